@@ -1,0 +1,1 @@
+"""The pure brain: step(state, event) -> (state, actions)."""

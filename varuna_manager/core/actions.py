@@ -1,0 +1,147 @@
+"""What the core wants done. Actions are idempotent; they are dispatched after their event is journaled."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from varuna_manager.core.events import DeadlinePassed, Endpoint
+from varuna_manager.planner.request import PlanRequest
+from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.spec.layout import Plan
+from varuna_runtime.spec.model import ModelRecord
+
+
+class Kind(StrEnum):
+    """What a generation is for."""
+
+    TRAIN = "train"
+    PROFILE = "profile"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindProfile:
+    """Look for a cached profile; answered by ProfileReady or ProfileMissing."""
+
+    job: str
+    model_hash: str
+    device_kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakePlan:
+    """Plan off the loop; answered by PlanMade with the same `pool_version`."""
+
+    job: str
+    pool_version: int
+    request: PlanRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRanks:
+    """Send Start to one node."""
+
+    node: str
+    incarnation: str
+    job: str
+    generation: int
+    kind: Kind
+    plan: Plan
+    spec: JobSpec
+    model: ModelRecord
+    bundle: str
+    ranks: tuple[int, ...]
+    resume_step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivateRanks:
+    """Send Activate to one node: every rank is prepared and holds the same plan."""
+
+    node: str
+    incarnation: str
+    job: str
+    generation: int
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRanks:
+    """Send Drain to one node: stop at the agreed step, durable."""
+
+    node: str
+    incarnation: str
+    job: str
+    generation: int
+    within_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortRanks:
+    """Send Abort to one node: end every process of that generation now."""
+
+    node: str
+    incarnation: str
+    job: str
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetJob:
+    """Send Forget to one node: the job is terminal."""
+
+    node: str
+    incarnation: str
+    job: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseNode:
+    """Send Leave to one node: it is drained and nothing runs on it."""
+
+    node: str
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceNode:
+    """Send Fenced: this incarnation was declared lost or superseded."""
+
+    node: str
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaiseDurable:
+    """Feed this durable event back through the journal: a threshold was crossed."""
+
+    event: DeadlinePassed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announce:
+    """A line of the job's and node's event list: what happened, by whom, why."""
+
+    what: str
+    why: str
+    who: str = "manager"
+    job: str = ""
+    node: str = ""
+    generation: int = 0
+
+
+AnyAction = (
+    FindProfile
+    | MakePlan
+    | StartRanks
+    | ActivateRanks
+    | DrainRanks
+    | AbortRanks
+    | ForgetJob
+    | ReleaseNode
+    | FenceNode
+    | RaiseDurable
+    | Announce
+)

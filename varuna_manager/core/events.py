@@ -1,0 +1,311 @@
+"""What the core hears. Durable events are journaled before any action they cause; volatile ones never.
+
+Every event is a fact with the time it was seen (`at_s`, Unix seconds, from the daemon's clock).
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.spec.layout import Infeasible, Plan
+from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.spec.profile import Profile
+
+
+class Cause(StrEnum):
+    """Why a rank ended early; the wire's FailureCause."""
+
+    USER_ERROR = "user_error"
+    WORKER_CRASH = "worker_crash"
+    PEER_LOST = "peer_lost"
+    HANG = "hang"
+    START_FAILED = "start_failed"
+    PLAN_MISMATCH = "plan_mismatch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a rank listens for the generation's process group."""
+
+    rank: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """Ranks of a generation that an agent still runs."""
+
+    job: str
+    generation: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events."""
+
+    at_s: float
+
+
+# --- durable -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerStarted(Event):
+    """A manager process took over the store under a new epoch; agents have the lease to come back."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmitted(Event):
+    """A valid job with its bundle in the store."""
+
+    job: str
+    spec: JobSpec
+    model: ModelRecord
+    bundle: str
+    user: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequested(Event):
+    """A user wants the job ended; terminal jobs ignore it."""
+
+    job: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJoined(Event):
+    """An agent said hello: a new node, a new incarnation of one, or the same one reconnecting."""
+
+    node: str
+    incarnation: str
+    slots: int
+    device_kind: str
+    memory_bytes: int
+    host: str
+    notices: str
+    pid: int
+    running: tuple[Running, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDisconnected(Event):
+    """The agent's stream ended; the lease still runs."""
+
+    node: str
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLeft(Event):
+    """The agent said goodbye, or the provider says the node is gone."""
+
+    node: str
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDrainRequested(Event):
+    """An operator wants the node out of use."""
+
+    node: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeReceived(Event):
+    """The node will vanish at `deadline_s` (daemon's clock)."""
+
+    node: str
+    incarnation: str
+    deadline_s: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeCancelled(Event):
+    """The notice was withdrawn."""
+
+    node: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileReady(Event):
+    """A profile for the job: measured by its PROFILE generation, or found in the cache."""
+
+    job: str
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileMissing(Event):
+    """No cached profile: the core starts a PROFILE generation."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanMade(Event):
+    """The answer to MakePlan; stale if `pool_version` is no longer the state's."""
+
+    job: str
+    pool_version: int
+    outcome: Plan | Infeasible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPrepared(Event):
+    """A rank holds its plan and state and listens."""
+
+    job: str
+    generation: int
+    rank: int
+    plan_hash: str
+    endpoint: Endpoint
+    resume_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReady(Event):
+    """The rank's process group exists."""
+
+    job: str
+    generation: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankActive(Event):
+    """The rank began its first step, `step`."""
+
+    job: str
+    generation: int
+    rank: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDurable(Event):
+    """The manifest of `step` committed steps exists."""
+
+    job: str
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankDrained(Event):
+    """The rank stopped after `step` committed steps, all durable."""
+
+    job: str
+    generation: int
+    rank: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFinished(Event):
+    """The rank reached the end of the training (or of the profile run)."""
+
+    job: str
+    generation: int
+    rank: int
+    step: int
+    weights_sha256: str  # rank 0 only, else empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFailed(Event):
+    """The rank ended early."""
+
+    job: str
+    generation: int
+    rank: int
+    cause: Cause
+    message: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationGone(Event):
+    """No process of that generation is left on that node."""
+
+    job: str
+    generation: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlinePassed(Event):
+    """A threshold the core itself had set was crossed: the lease of a node, or a transient state of a job.
+
+    `subject` is "node:<id>" or "job:<id>"; `deadline` repeats the timer so that a newer one voids it.
+    """
+
+    subject: str
+    deadline_s: float
+
+
+# --- volatile ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeatSeen(Event):
+    """Something arrived from this incarnation."""
+
+    node: str
+    incarnation: str
+    running: tuple[Running, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSeen(Event):
+    """A committed step of the current generation."""
+
+    job: str
+    generation: int
+    step: int
+    loss: float
+    samples: int
+    step_s: float
+    loss_hex: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked(Event):
+    """Time passed; `step` answers crossed thresholds with RaiseDurable(DeadlinePassed) actions."""
+
+
+Durable = (
+    ManagerStarted
+    | JobSubmitted
+    | CancelRequested
+    | NodeJoined
+    | NodeDisconnected
+    | NodeLeft
+    | NodeDrainRequested
+    | NoticeReceived
+    | NoticeCancelled
+    | ProfileReady
+    | ProfileMissing
+    | PlanMade
+    | RankPrepared
+    | RankReady
+    | RankActive
+    | StepDurable
+    | RankDrained
+    | RankFinished
+    | RankFailed
+    | GenerationGone
+    | DeadlinePassed
+)
+Volatile = BeatSeen | StepSeen | Ticked
+AnyEvent = Durable | Volatile

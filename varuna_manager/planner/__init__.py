@@ -1,0 +1,1 @@
+"""Pure planning: profile and nodes in, Plan or Infeasible out."""

@@ -1,0 +1,73 @@
+"""The planner's question and answer: records only."""
+
+from dataclasses import dataclass
+
+from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.spec.layout import BatchShape, Infeasible, Plan
+from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.spec.profile import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannableNode:
+    """A node the planner may use."""
+
+    node: str
+    slots: int
+    memory_bytes: int  # per slot
+    device_kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """`batch` is None at the job's first plan, which chooses m and V (contract E2)."""
+
+    spec: JobSpec
+    model: ModelRecord
+    profile: Profile
+    nodes: tuple[PlannableNode, ...]
+    batch: BatchShape | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLine:
+    """One row of the explanation's stage table; times are per micro-batch, bytes are the predicted peak."""
+
+    stage: int
+    first: int
+    last: int
+    recompute: bool
+    forward_s: float
+    backward_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """A candidate that lost, with the reason in words."""
+
+    layout: str
+    schedule: str
+    micro_batch_size: int
+    predicted_step_s: float  # infinity when it does not fit
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why this plan."""
+
+    stages: tuple[StageLine, ...]
+    rivals: tuple[Rival, ...]
+    lower_bound_s: float
+    bubble_share: float  # idle share of a slot's time in a step
+    spare_nodes: tuple[str, ...]
+    profile_source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOutcome:
+    """`explanation` is None when infeasible."""
+
+    outcome: Plan | Infeasible
+    explanation: Explanation | None

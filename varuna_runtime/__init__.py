@@ -1,0 +1,1 @@
+"""Varuna's runtime: `import varuna_runtime as varuna` in a training script."""

@@ -1,0 +1,1 @@
+"""One torch-free process per node: membership, notices, supervision of workers."""

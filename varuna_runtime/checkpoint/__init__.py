@@ -1,0 +1,1 @@
+"""Shards, manifests and their commit; torch only in `tensors`."""

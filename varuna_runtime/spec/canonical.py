@@ -1,0 +1,38 @@
+"""Canonical JSON of the spec's records: one byte string per value, so that hashes agree everywhere."""
+
+import hashlib
+import json
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from varuna_runtime.spec.errors import InvalidInput
+
+T = TypeVar("T")
+
+
+def dumps(value: object) -> bytes:
+    """Return the canonical JSON of a dataclass or pydantic record: sorted keys, no spaces, UTF-8."""
+    plain = _adapter(cast(Hashable, type(value))).dump_python(value, mode="json")
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def loads(kind: type[T], text: bytes | str) -> T:
+    """Return the record of type `kind`; raises InvalidInput on anything but a valid encoding of it."""
+    try:
+        value: T = _adapter(cast(Hashable, kind)).validate_json(text)
+    except ValidationError as err:
+        raise InvalidInput(f"not a valid {kind.__name__}: {err}") from err
+    return value
+
+
+def digest(value: object) -> str:
+    """Return the SHA-256 (hex) of the canonical JSON of `value`."""
+    return hashlib.sha256(dumps(value)).hexdigest()
+
+
+@lru_cache(maxsize=256)
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(cast(type, kind))

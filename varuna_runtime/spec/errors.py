@@ -1,0 +1,49 @@
+"""The one exception tree; expected outcomes (Infeasible, a checkpoint refused in a scan) are values."""
+
+
+class VarunaError(Exception):
+    """Root of every error this product raises on purpose."""
+
+
+class InvalidInput(VarunaError):
+    """A person or a file gave something we refuse; the message says what was seen, wanted, and what to do."""
+
+
+class Conflict(VarunaError):
+    """The request is legal but not now: a second manager, a terminal job, a name in use."""
+
+
+class FencedError(VarunaError):
+    """The sender belongs to an older generation, incarnation or manager epoch."""
+
+
+class PlanMismatch(VarunaError):
+    """Ranks of one generation do not hold the same plan; nothing was started."""
+
+
+class PeerLost(VarunaError):
+    """A rank of the same generation went away; collateral, never the first cause."""
+
+    def __init__(self, rank: int, reason: str) -> None:
+        super().__init__(f"rank {rank} is gone: {reason}")
+        self.rank = rank
+
+
+class CheckpointRefused(VarunaError):
+    """A checkpoint is torn, mixed, truncated, foreign or corrupt; the message names the object."""
+
+
+class StoreError(VarunaError):
+    """The object store failed; retryable unless it is `ObjectExists` or `ObjectMissing`."""
+
+
+class ObjectExists(StoreError):
+    """Put-if-absent found an object under that key."""
+
+
+class ObjectMissing(StoreError):
+    """No object under that key."""
+
+
+class ModelRefused(VarunaError):
+    """The model or data set breaks the pipeline or the exactness contract; the message names the module."""

@@ -1,0 +1,79 @@
+"""The manifest of a durable step: put last, only if absent, so its existence is the commit (contract E6)."""
+
+from dataclasses import dataclass
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """One tensor inside a shard: a parameter, a buffer, or one piece of optimizer state of a parameter."""
+
+    name: str  # "param:<name>", "buffer:<name>", "optim:<name>:<state>"
+    shape: tuple[int, ...]
+    dtype: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEntry:
+    """One safetensors object; its own metadata repeats job, step, generation and segment."""
+
+    key: str
+    segment: int
+    num_bytes: int
+    sha256: str
+    tensors: tuple[TensorEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossRecord:
+    """The loss of one committed step; `loss_hex` is float.hex(), so it carries every bit."""
+
+    step: int
+    loss_hex: str
+    weight: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerState:
+    """What moves together with the weights and is the same on every rank.
+
+    `optimizer_groups` and `scheduler` are JSON texts of the factory-made objects' hyperparameters
+    (parameters by name); empty when there is none. `stream_cursor` is JSON, for streaming data only.
+    """
+
+    step: int  # number of committed steps; the next step to run
+    optimizer_groups: str
+    scheduler: str
+    stream_cursor: str
+    losses: tuple[LossRecord, ...]  # since the previous durable step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A complete checkpoint: every tensor of the model and of its optimizer is in exactly one shard."""
+
+    format: int
+    job: str
+    step: int
+    generation: int
+    model_hash: str
+    shards: tuple[ShardEntry, ...]
+    trainer: TrainerState
+
+
+def checkpoint_prefix(job: str, step: int) -> str:
+    """Key prefix of a step's objects; zero-padded, so that listing is in step order."""
+    return f"jobs/{job}/checkpoints/{step:012d}"
+
+
+def manifest_key(job: str, step: int) -> str:
+    """Key of a step's manifest."""
+    return f"{checkpoint_prefix(job, step)}/manifest.json"
+
+
+def shard_key(job: str, step: int, generation: int, segment: int, part: int) -> str:
+    """Key of a shard; the generation keeps two attempts at one step from overwriting each other."""
+    return f"{checkpoint_prefix(job, step)}/g{generation}/s{segment:05d}-{part:03d}.safetensors"

@@ -1,0 +1,44 @@
+"""Measured costs of a job's segments and links, in seconds and bytes; plain JSON with units in the names."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentCost:
+    """Cost of one segment for one micro-batch of `micro_batch_size` samples."""
+
+    forward_s: float
+    backward_s: float  # without recompute
+    output_bytes: int  # what crosses a cut placed after this segment
+    saved_bytes: int  # activations autograd keeps between forward and backward
+    param_bytes: int
+    optimizer_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentProfile:
+    """Costs of every segment, in order, at one micro-batch size."""
+
+    micro_batch_size: int
+    segments: tuple[SegmentCost, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkCost:
+    """A message of n bytes takes latency_s + n / bandwidth_bps * 8."""
+
+    latency_s: float
+    bandwidth_bps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Everything the planner knows of a job; measured once, reused for every layout."""
+
+    model_hash: str
+    device_kind: str
+    by_micro_batch: tuple[SegmentProfile, ...]  # ascending micro-batch size, at least one
+    same_node: LinkCost
+    cross_node: LinkCost
+    optimizer_step_s_per_byte: float  # seconds per parameter byte
+    measured_on: str  # node names or "this machine", for the explanation

@@ -1,0 +1,1 @@
+"""Object store seam: keys and bytes, put-if-absent; nothing here knows what is stored."""

@@ -1,0 +1,1 @@
+"""Generated protobuf stubs and the codec between them and `spec`."""

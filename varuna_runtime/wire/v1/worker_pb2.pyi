@@ -1,0 +1,126 @@
+from varuna_runtime.wire.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PrepareRequest(_message.Message):
+    __slots__ = ("job", "generation", "rank", "kind", "plan_json", "job_json", "model_json", "store_url", "resume_step", "host", "generation_secret")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
+    JOB_JSON_FIELD_NUMBER: _ClassVar[int]
+    MODEL_JSON_FIELD_NUMBER: _ClassVar[int]
+    STORE_URL_FIELD_NUMBER: _ClassVar[int]
+    RESUME_STEP_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_SECRET_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    generation: int
+    rank: int
+    kind: _common_pb2.GenerationKind
+    plan_json: bytes
+    job_json: bytes
+    model_json: bytes
+    store_url: str
+    resume_step: int
+    host: str
+    generation_secret: str
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., kind: _Optional[_Union[_common_pb2.GenerationKind, str]] = ..., plan_json: _Optional[bytes] = ..., job_json: _Optional[bytes] = ..., model_json: _Optional[bytes] = ..., store_url: _Optional[str] = ..., resume_step: _Optional[int] = ..., host: _Optional[str] = ..., generation_secret: _Optional[str] = ...) -> None: ...
+
+class PrepareReply(_message.Message):
+    __slots__ = ("plan_hash", "endpoint", "resume_step")
+    PLAN_HASH_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    RESUME_STEP_FIELD_NUMBER: _ClassVar[int]
+    plan_hash: str
+    endpoint: _common_pb2.Endpoint
+    resume_step: int
+    def __init__(self, plan_hash: _Optional[str] = ..., endpoint: _Optional[_Union[_common_pb2.Endpoint, _Mapping]] = ..., resume_step: _Optional[int] = ...) -> None: ...
+
+class ActivateRequest(_message.Message):
+    __slots__ = ("generation", "endpoints")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    endpoints: _containers.RepeatedCompositeFieldContainer[_common_pb2.Endpoint]
+    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[_common_pb2.Endpoint, _Mapping]]] = ...) -> None: ...
+
+class ActivateReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("generation", "within_s")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    WITHIN_S_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    within_s: float
+    def __init__(self, generation: _Optional[int] = ..., within_s: _Optional[float] = ...) -> None: ...
+
+class DrainReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AbortRequest(_message.Message):
+    __slots__ = ("generation", "reason")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    reason: str
+    def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class AbortReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ProgressRequest(_message.Message):
+    __slots__ = ("generation",)
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    def __init__(self, generation: _Optional[int] = ...) -> None: ...
+
+class WorkerProgress(_message.Message):
+    __slots__ = ("generation", "beat", "ready", "active", "step", "durable", "drained", "finished", "failed")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    BEAT_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    beat: WorkerBeat
+    ready: WorkerReady
+    active: WorkerActive
+    step: _common_pb2.StepDone
+    durable: _common_pb2.Durable
+    drained: _common_pb2.Drained
+    finished: _common_pb2.Finished
+    failed: _common_pb2.Failure
+    def __init__(self, generation: _Optional[int] = ..., beat: _Optional[_Union[WorkerBeat, _Mapping]] = ..., ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., active: _Optional[_Union[WorkerActive, _Mapping]] = ..., step: _Optional[_Union[_common_pb2.StepDone, _Mapping]] = ..., durable: _Optional[_Union[_common_pb2.Durable, _Mapping]] = ..., drained: _Optional[_Union[_common_pb2.Drained, _Mapping]] = ..., finished: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., failed: _Optional[_Union[_common_pb2.Failure, _Mapping]] = ...) -> None: ...
+
+class WorkerBeat(_message.Message):
+    __slots__ = ("step", "in_step_s")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    IN_STEP_S_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    in_step_s: float
+    def __init__(self, step: _Optional[int] = ..., in_step_s: _Optional[float] = ...) -> None: ...
+
+class WorkerReady(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WorkerActive(_message.Message):
+    __slots__ = ("step",)
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    def __init__(self, step: _Optional[int] = ...) -> None: ...

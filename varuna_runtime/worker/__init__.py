@@ -1,0 +1,1 @@
+"""One process per slot: builds its stage, runs the schedule, commits steps."""
