@@ -37,6 +37,13 @@ def virtual_replicas(batch: BatchShape, num_micro: int) -> int:
     return min(batch.virtual_replicas, num_micro)
 
 
+def default_virtual_replicas(batch_size: int, micro_batch_size: int, nodes_max: int) -> int:
+    """V when the job file leaves it open: smallest power of two >= 4 x `nodes_max`, at most the largest <= M."""
+    wanted = 1 << (4 * nodes_max - 1).bit_length()
+    num_micro = num_micro_batches(batch_size, micro_batch_size)
+    return min(wanted, 1 << (num_micro.bit_length() - 1))
+
+
 def replica_micro_batches(num_micro: int, virtual: int, replicas: int, replica: int) -> tuple[range, ...]:
     """Micro-batches of a replica, one contiguous range per virtual replica it owns, ascending.
 
