@@ -1,0 +1,1 @@
+"""gRPC services: protobuf stops here."""
