@@ -21,6 +21,7 @@ class SegmentProfile:
 
     micro_batch_size: int
     segments: tuple[SegmentCost, ...]
+    input_bytes: int = 0  # what the first segment takes from the data set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
