@@ -34,7 +34,11 @@ class CheckpointRefused(VarunaError):
 
 
 class StoreError(VarunaError):
-    """The object store failed; retryable unless it is `ObjectExists` or `ObjectMissing`."""
+    """The object store failed; retryable unless it is one of the kinds below."""
+
+
+class StoreRefused(StoreError):
+    """The store will not do this however often it is asked: a bad key, no permission, no credentials."""
 
 
 class ObjectExists(StoreError):

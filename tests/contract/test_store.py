@@ -1,0 +1,111 @@
+"""Every implementation of Store behaves the same."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from varuna_runtime.spec.errors import ObjectExists, ObjectMissing, StoreRefused
+from varuna_runtime.store import Store, open_store
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return open_store(f"file://{tmp_path}/store" if request.param == "file" else "memory://")
+
+
+def test_what_was_put_is_returned_whole(store: Store) -> None:
+    store.put("a/b.bin", b"\x00\x01" * 1000)
+    assert store.get("a/b.bin") == b"\x00\x01" * 1000
+    assert store.size("a/b.bin") == 2000
+
+
+def test_a_put_replaces_the_older_object(store: Store) -> None:
+    store.put("a", b"old and long")
+    store.put("a", b"new")
+    assert store.get("a") == b"new"
+
+
+def test_an_empty_object_is_an_object(store: Store) -> None:
+    store.put("empty", b"")
+    assert store.get("empty") == b""
+    assert store.exists("empty")
+
+
+def test_put_if_absent_refuses_and_keeps_the_first_object(store: Store) -> None:
+    store.put_if_absent("a/b", b"first")
+    with pytest.raises(ObjectExists, match="a/b"):
+        store.put_if_absent("a/b", b"second")
+    assert store.get("a/b") == b"first"
+
+
+def test_of_racing_put_if_absent_one_wins(store: Store) -> None:
+    won: list[int] = []
+
+    def race(index: int) -> None:
+        try:
+            store.put_if_absent("race", str(index).encode())
+        except ObjectExists:
+            return
+        won.append(index)
+
+    threads = [threading.Thread(target=race, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [str(index).encode() for index in won] == [store.get("race")]
+
+
+def test_a_missing_object_is_named(store: Store) -> None:
+    for call in (store.get, store.size, lambda key: store.get_range(key, 0, 1)):
+        with pytest.raises(ObjectMissing, match="no/such"):
+            call("no/such")
+    assert not store.exists("no/such")
+
+
+def test_ranges_stop_at_the_end_of_the_object(store: Store) -> None:
+    store.put("r", b"0123456789")
+    assert store.get_range("r", 2, 3) == b"234"
+    assert store.get_range("r", 8, 100) == b"89"
+    assert store.get_range("r", 10, 5) == b""
+
+
+def test_list_is_sorted_and_by_whole_segments(store: Store) -> None:
+    for key in ("jobs/b/2", "jobs/a/10", "jobs/a/02", "jobs/ab/1", "other"):
+        store.put(key, key.encode())
+    assert store.list("jobs/a") == ("jobs/a/02", "jobs/a/10")
+    assert store.list("") == ("jobs/a/02", "jobs/a/10", "jobs/ab/1", "jobs/b/2", "other")
+    assert store.list("none") == ()
+    assert store.sizes("jobs/b") == {"jobs/b/2": 8}
+
+
+def test_delete_is_idempotent(store: Store) -> None:
+    store.put("a/b", b"x")
+    store.delete(["a/b", "a/never"])
+    store.delete(["a/b"])
+    assert store.list("") == ()
+
+
+def test_files_are_stored_and_fetched(store: Store, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"0123456789" * 200_000)
+    store.put_file("f/big", source)
+    store.get_file("f/big", target)
+    assert target.read_bytes() == source.read_bytes()
+    with pytest.raises(ObjectMissing):
+        store.get_file("f/none", target)
+
+
+@pytest.mark.parametrize("key", ["../x", "a/../b", "/a", "a//b", "a/", "", "a b", "a#1", ".hidden", "a\n"])
+def test_a_key_that_leaves_the_store_is_refused(store: Store, key: str) -> None:
+    with pytest.raises(StoreRefused, match="store key"):
+        store.put(key, b"x")
+    with pytest.raises(StoreRefused, match="store key"):
+        store.get(key)
+
+
+def test_sweep_keeps_objects(store: Store) -> None:
+    store.put("a/b/c", b"x")
+    store.sweep("a")
+    assert store.get("a/b/c") == b"x"

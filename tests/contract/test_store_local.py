@@ -1,0 +1,53 @@
+"""What only a store on a file system has: leftovers, folders, permissions, URLs."""
+
+from pathlib import Path
+
+import pytest
+
+from varuna_runtime.spec.errors import InvalidInput, StoreError
+from varuna_runtime.store import open_store
+from varuna_runtime.store.local import FileStore
+
+
+def test_leftovers_of_a_crashed_writer_are_no_objects(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.put("a/b", b"x")
+    (tmp_path / "a" / "b#123").write_bytes(b"half")
+    (tmp_path / "a" / "c#99999999999999999999999999").write_bytes(b"half")
+    assert store.list("") == ("a/b",)
+
+
+def test_sweep_drops_leftovers_and_empty_folders(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.put("a/b/c", b"x")
+    (tmp_path / "a" / "b" / "c#1").write_bytes(b"half")
+    (tmp_path / "a" / "empty" / "deep").mkdir(parents=True)
+    store.sweep("a")
+    assert sorted(p.name for p in (tmp_path / "a").rglob("*")) == ["b", "c"]
+
+
+def test_a_write_leaves_no_temporary_behind(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.put("a/b", b"x")
+    store.put_if_absent("a/c", b"x")
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["b", "c"]
+
+
+def test_a_file_in_the_place_of_a_folder_is_a_store_error(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.put("a", b"x")
+    with pytest.raises(StoreError):
+        store.put("a/b", b"x")
+
+
+@pytest.mark.parametrize(
+    "url", ["file://relative/path", "/plain/path", "ftp://host/x", "file:///x?y=1", "", "file://"]
+)
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="store URL"):
+        open_store(url)
+
+
+def test_a_quoted_path_is_unquoted(tmp_path: Path) -> None:
+    open_store(f"file://{tmp_path}/with%20space").put("k", b"v")
+    assert (tmp_path / "with space" / "k").read_bytes() == b"v"

@@ -1,0 +1,132 @@
+"""Stores behind obstore (S3, Azure Blob, GCS, memory): keys are checked, its errors translated at this edge."""
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    InvalidPathError,
+    NotSupportedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+from obstore.store import ObjectStore as AnyStore
+
+from varuna_runtime.spec.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused
+
+_SEGMENT = r"[A-Za-z0-9_=+\-][A-Za-z0-9._=+\-]*"
+_KEY = re.compile(rf"{_SEGMENT}(/{_SEGMENT})*")
+_LASTING = (InvalidPathError, NotSupportedError, PermissionDeniedError, UnauthenticatedError, PermissionError)
+
+
+def checked(key: str) -> str:
+    """Return the key if every store can hold it; StoreRefused."""
+    if not _KEY.fullmatch(key):
+        wanted = "segments of letters, digits and ._=+- joined by /, none starting with a dot"
+        raise StoreRefused(f"store key: seen {key!r}, wanted {wanted}")
+    return key
+
+
+@contextmanager
+def translated(key: str) -> Iterator[None]:
+    """Turn whatever obstore or the operating system raises for `key` into our StoreError."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except FileNotFoundError as err:
+        raise ObjectMissing(f"no object {key}") from err
+    except (AlreadyExistsError, FileExistsError) as err:
+        raise ObjectExists(f"there is already an object {key}") from err
+    except _LASTING as err:
+        raise StoreRefused(f"{key}: {_first_line(err)}") from err
+    except (BaseError, OSError, ValueError) as err:
+        raise StoreError(f"{key}: {_first_line(err)}") from err
+
+
+def _first_line(err: Exception) -> str:
+    return str(err).partition("\n")[0] or type(err).__name__
+
+
+class ObjectStore:
+    """A Store over one obstore instance, whose puts are atomic and durable by themselves."""
+
+    def __init__(self, inner: AnyStore) -> None:
+        self._inner = inner
+
+    def put(self, key: str, data: bytes) -> None:
+        """See Store."""
+        with translated(key):
+            obstore.put(self._inner, checked(key), data, mode="overwrite")
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """See Store."""
+        with translated(key):
+            obstore.put(self._inner, checked(key), data, mode="create")
+
+    def put_file(self, key: str, path: Path) -> None:
+        """See Store."""
+        with path.open("rb") as source, translated(key):
+            obstore.put(self._inner, checked(key), source)
+
+    def get(self, key: str) -> bytes:
+        """See Store."""
+        with translated(key):
+            return bytes(obstore.get(self._inner, checked(key)).bytes())
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See Store."""
+        stop = min(start + length, self.size(key))
+        if stop <= start:
+            return b""
+        with translated(key):
+            return bytes(obstore.get_range(self._inner, checked(key), start=start, end=stop))
+
+    def get_file(self, key: str, path: Path) -> None:
+        """See Store."""
+        with path.open("wb") as out, translated(key):
+            for chunk in obstore.get(self._inner, checked(key)).stream():
+                out.write(chunk)
+
+    def size(self, key: str) -> int:
+        """See Store."""
+        with translated(key):
+            return int(obstore.head(self._inner, checked(key))["size"])
+
+    def exists(self, key: str) -> bool:
+        """See Store."""
+        try:
+            self.size(key)
+        except ObjectMissing:
+            return False
+        return True
+
+    def list(self, prefix: str) -> tuple[str, ...]:
+        """See Store."""
+        return tuple(self.sizes(prefix))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """See Store."""
+        with translated(prefix):
+            found = [
+                (str(meta["path"]), int(meta["size"]))
+                for chunk in obstore.list(self._inner, checked(prefix) if prefix else None)
+                for meta in chunk
+            ]
+        return dict(sorted(found))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """See Store."""
+        for key in keys:
+            try:
+                with translated(key):
+                    obstore.delete(self._inner, checked(key))
+            except ObjectMissing:
+                continue
+
+    def sweep(self, prefix: str) -> None:
+        """Do nothing: such a store shows no half-written object."""

@@ -1,0 +1,50 @@
+"""The object store as the rest of the code sees it: whole objects under keys; knows no vendor."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+
+class Store(Protocol):
+    """Atomic whole objects; every call blocks and raises StoreError, of which the named kinds are expected.
+
+    A key is segments joined by `/`, each of letters, digits and `._=+-`, none starting with a dot; a prefix
+    is whole segments. A put that returned survives the loss of the process and of the machine.
+    An instance may be shared by threads, but not with a forked child: open it after the fork.
+    """
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write the object, replacing an older one; a reader sees either whole."""
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """Write the object unless there is one (ObjectExists); of several racing writers one wins."""
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Like `put` with the content of a file, streamed."""
+
+    def get(self, key: str) -> bytes:
+        """Return the object; ObjectMissing."""
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Return `length` bytes from `start`, fewer at the end of the object; ObjectMissing."""
+
+    def get_file(self, key: str, path: Path) -> None:
+        """Write the object to a file, streamed; the caller checks what it got. ObjectMissing."""
+
+    def size(self, key: str) -> int:
+        """Return the object's bytes; ObjectMissing."""
+
+    def exists(self, key: str) -> bool:
+        """Return whether there is an object."""
+
+    def list(self, prefix: str) -> tuple[str, ...]:
+        """Return the keys below a prefix, sorted; what a crashed writer left behind is not an object."""
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Return the bytes of each object below a prefix, by key, sorted."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete in the order given; a missing object is fine."""
+
+    def sweep(self, prefix: str) -> None:
+        """Drop what crashed writers left below a prefix that nobody writes to any more; objects stay."""
