@@ -1,1 +1,6 @@
-"""From a user's model to segments on the meta device, and back to real tensors where owned."""
+"""Model to segments: cutting, names, tied parameters, and initial values made only where they are owned."""
+
+from varuna_runtime.partition.cutpoint import CutPoint
+from varuna_runtime.partition.model import PartitionedModel, cut
+
+__all__ = ["CutPoint", "PartitionedModel", "cut"]

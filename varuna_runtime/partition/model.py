@@ -1,0 +1,60 @@
+"""The cut model: segments on the meta device, their names, and their initial values on demand."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from varuna_runtime.spec.model import SegmentRecord, TiedParameter
+
+ModelFactory = Callable[[], nn.Module | Sequence[nn.Module]]
+
+
+def cut(build_model: ModelFactory) -> "PartitionedModel":
+    """Call `build_model` once on the meta device and return its segments.
+
+    Leaves every global random state as it was. Raises ModelRefused, naming the module, when the model
+    cannot be cut at its marks or its construction cannot be replayed tensor by tensor.
+    """
+    raise NotImplementedError(build_model)
+
+
+class PartitionedModel:
+    """Segments 0..n-1 of one model; holds meta tensors only, so it is as small as the model's structure.
+
+    A segment is an nn.Module from positional tensors to a tensor or a tuple of tensors, which the next
+    segment receives positionally. Names are those of the user's whole model.
+    """
+
+    record_segments: tuple[SegmentRecord, ...]
+    tied: tuple[TiedParameter, ...]
+
+    @property
+    def num_segments(self) -> int:
+        """Number of segments."""
+        return len(self.record_segments)
+
+    def meta_segment(self, index: int) -> nn.Module:
+        """Return the shared meta module of a segment; never change it."""
+        raise NotImplementedError(index)
+
+    def state_names(self, index: int) -> Mapping[str, str]:
+        """Map local names to whole-model names, in canonical order: parameters, then persistent buffers.
+
+        A tensor with several names inside the segment appears once. A tied parameter appears in every
+        segment that uses it, under its name there: the name of its `TiedUse`.
+        """
+        raise NotImplementedError(index)
+
+    def materialise(self, index: int, *, seed: int, device: torch.device) -> nn.Module:
+        """Return a fresh copy of one segment with its initial values on `device`.
+
+        The values are a function of (seed, name) and of the construction: equal bits whichever segments
+        are asked for, in any order, on any rank; a tied parameter is bit-equal in every copy. Made on the
+        CPU one tensor at a time; the process's random state is left as it was.
+        """
+        raise NotImplementedError(index, seed, device)
+
+    def initial_state(self, *, seed: int) -> dict[str, Tensor]:
+        """Return every parameter and persistent buffer of the model on the CPU, a tied one once."""
+        raise NotImplementedError(seed)

@@ -1,0 +1,31 @@
+"""Keyed global random state: torch's CPU generator, Python's random and numpy, set and put back."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+def seed_everything(key: int) -> None:
+    """Seed the three global CPU generators; never touches a CUDA generator or context."""
+    torch.default_generator.manual_seed(key)
+    random.seed(key)
+    np.random.seed([key & 0xFFFFFFFF, key >> 32])
+
+
+@contextmanager
+def preserved_random_state() -> Iterator[None]:
+    """Put the three global CPU generators back as they were."""
+    torch_state, python_state, numpy_state = (
+        torch.get_rng_state(),
+        random.getstate(),
+        np.random.get_state(),
+    )
+    try:
+        yield
+    finally:
+        torch.set_rng_state(torch_state)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
