@@ -1,0 +1,148 @@
+"""The nouns of the agent, as plain records; protobuf stays in `codec`."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from varuna_runtime.spec.job import JobSpec
+
+
+class GenerationKind(StrEnum):
+    """What a generation is for."""
+
+    TRAIN = "train"
+    PROFILE = "profile"
+
+
+class Cause(StrEnum):
+    """Why a rank ended early; the wire's FailureCause in lower case."""
+
+    USER_ERROR = "user_error"
+    WORKER_CRASH = "worker_crash"
+    PEER_LOST = "peer_lost"
+    HANG = "hang"
+    START_FAILED = "start_failed"
+    PLAN_MISMATCH = "plan_mismatch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class RankKey:
+    """One rank of one generation."""
+
+    job: str
+    generation: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a rank listens."""
+
+    rank: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """Ranks of a generation with a process, or about to have one."""
+
+    job: str
+    generation: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOrder:
+    """The manager's Start, validated."""
+
+    job: str
+    generation: int
+    kind: GenerationKind
+    spec: JobSpec
+    job_json: bytes
+    plan_json: bytes
+    model_json: bytes
+    ranks: tuple[int, ...]
+    bundle: str
+    store_url: str
+    bundle_store_url: str
+    resume_step: int | None
+    secrets: dict[str, str] = field(repr=False)
+    generation_secret: str = field(repr=False)
+
+
+# --- reports of a rank ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Plan and state are held; `endpoint.port` is 0 unless the rank listens."""
+
+    plan_hash: str
+    endpoint: Endpoint
+    resume_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The process group exists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Active:
+    """The first step begins."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durable:
+    """A manifest was put."""
+
+    step: int
+    manifest_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """Stopped after `step` committed, durable steps."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """Reached the end."""
+
+    step: int
+    weights_sha256: str
+    profile_json: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Ended early."""
+
+    cause: Cause
+    message: str
+    detail: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    peer_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone:
+    """A committed step."""
+
+    step: int
+    loss_hex: str
+    loss: float
+    weight: float
+    samples: int
+    step_s: float
+    grad_norm: float | None
+    learning_rate: float | None
+
+
+RankReport = Prepared | Ready | Active | Durable | Drained | Finished | Failed
