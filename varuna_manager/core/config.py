@@ -1,0 +1,80 @@
+"""The core's thresholds, in one validated record; never read from a file or the environment here."""
+
+from dataclasses import dataclass
+
+from varuna_runtime.spec.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreConfig:
+    """Every time-out and limit of the core; the order of the time-outs is checked.
+
+    A shorter step must always be able to end before the longer one that waits for it gives up:
+    beat < lease < activate <= prepare <= profile, lease < restart lease, notice margin < drain.
+    """
+
+    beat_s: float = 0.3
+    """How often an agent is heard."""
+    lease_s: float = 3.0
+    """A node that is not heard for this long is lost."""
+    restart_lease_s: float = 10.0
+    """How long nodes have to come back after the manager started again."""
+    find_timeout_s: float = 60.0
+    """FindProfile unanswered for this long is asked again."""
+    plan_timeout_s: float = 120.0
+    """MakePlan unanswered for this long is asked again."""
+    profile_timeout_s: float = 600.0
+    """From the start of a PROFILE generation to its profile."""
+    prepare_timeout_s: float = 180.0
+    """From Start to every rank prepared: bundle, setup, import, load."""
+    activate_timeout_s: float = 60.0
+    """From Activate to every rank active."""
+    drain_timeout_s: float = 60.0
+    """From Drain to every rank drained, where no notice is nearer."""
+    abort_timeout_s: float = 30.0
+    """A node that has not ended an aborted generation after this is fenced."""
+    notice_margin_s: float = 2.0
+    """A drain must be over this long before the announced end of a node."""
+    growth_min_gain: float = 0.05
+    """Share of the step time that a larger pool must save to be worth a morph."""
+    growth_min_interval_s: float = 5.0
+    """A running job does not grow earlier than this after its last morph."""
+    failure_backoff_s: float = 0.5
+    """Wait before the first restart after a failure; doubles with each one without durable progress."""
+    failure_backoff_cap_s: float = 60.0
+    """The longest such wait."""
+    fruitless_limit: int = 20
+    """Failed generations in a row, whatever the cause, without durable progress; one more ends the job."""
+    durable_announce_s: float = 30.0
+    """A job's durable steps are announced at most this often."""
+    tick_gap_s: float = 1.5
+    """If the manager itself stood still for longer, its silence is not held against the nodes."""
+    forget_window_s: float = 600.0
+    """After a restart, nodes are told again to forget the jobs that ended within this time."""
+    gone_memory_s: float = 3600.0
+    """How long a node that left or was lost stays visible."""
+
+    def __post_init__(self) -> None:
+        """Refuse time-outs in an order in which a node could never get back in."""
+        chain = (
+            ("beat_s x 3", self.beat_s * 3, "lease_s", self.lease_s),
+            ("tick_gap_s", self.tick_gap_s, "lease_s", self.lease_s),
+            ("lease_s", self.lease_s, "restart_lease_s", self.restart_lease_s),
+            ("lease_s", self.lease_s, "activate_timeout_s", self.activate_timeout_s),
+            ("activate_timeout_s", self.activate_timeout_s, "prepare_timeout_s", self.prepare_timeout_s),
+            ("prepare_timeout_s", self.prepare_timeout_s, "profile_timeout_s", self.profile_timeout_s),
+            ("lease_s", self.lease_s, "drain_timeout_s", self.drain_timeout_s),
+            ("notice_margin_s", self.notice_margin_s, "drain_timeout_s", self.drain_timeout_s),
+            (
+                "failure_backoff_s",
+                self.failure_backoff_s,
+                "failure_backoff_cap_s",
+                self.failure_backoff_cap_s,
+            ),
+        )
+        for small_name, small, large_name, large in chain:
+            if not 0 < small <= large:
+                raise InvalidInput(
+                    f"{small_name} is {small:g} and {large_name} is {large:g}: "
+                    f"wanted 0 < {small_name} <= {large_name}; raise {large_name} or lower the other"
+                )

@@ -1,0 +1,193 @@
+"""What the core knows: frozen records, a function of the durable events alone except for `State.seen`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from varuna_manager.core.actions import Kind
+from varuna_manager.core.config import CoreConfig
+from varuna_manager.core.events import Cause, Endpoint
+from varuna_manager.core.phases import CONNECTED, GONE, TERMINAL, JobPhase, NodePhase
+from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.spec.layout import BatchShape, Plan
+from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.spec.profile import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The newest incarnation of a node."""
+
+    node: str
+    incarnation: str
+    phase: NodePhase
+    reason: str
+    since_s: float  # of the phase
+    lease_until_s: float  # at least; what was heard since is in `Seen`
+    slots: int
+    device_kind: str
+    memory_bytes: int  # per slot
+    host: str
+    notices: str
+    pid: int
+    awaited: bool = False  # the manager started again and the node has the restart lease to come back
+    notice_deadline_s: float | None = None
+    notice_source: str = ""
+    drain_user: str | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """True if an action can reach it."""
+        return self.phase in CONNECTED
+
+    @property
+    def is_gone(self) -> bool:
+        """True if this incarnation never comes back."""
+        return self.phase in GONE
+
+    @property
+    def is_plannable(self) -> bool:
+        """True if the planner may use it."""
+        return self.phase is NodePhase.READY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A node that may still have processes of a job: the newest generation started there."""
+
+    generation: int
+    gone_by_s: float | None = None  # set once they must end; the node is fenced after it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The current generation of a job and what its ranks have reported."""
+
+    number: int
+    kind: Kind
+    plan: Plan
+    members: Mapping[str, str]  # node -> incarnation it was started on
+    resume_step: int | None
+    started_s: float
+    endpoints: Mapping[int, Endpoint] = field(default_factory=dict)  # of the prepared ranks
+    resumed: Mapping[int, int] = field(default_factory=dict)  # step each prepared rank loaded
+    is_activated: bool = False
+    ready: frozenset[int] = frozenset()
+    active: frozenset[int] = frozenset()
+    drained: Mapping[int, int] = field(default_factory=dict)  # rank -> step
+    finished: frozenset[int] = frozenset()
+    first_step: int = 0
+
+    @property
+    def ranks(self) -> range:
+        """All ranks."""
+        return range(self.plan.layout.world_size)
+
+    def unstopped(self, node: str) -> tuple[int, ...]:
+        """Return the ranks on `node` that have neither drained nor finished."""
+        return tuple(r for r in self.plan.ranks_on(node) if r not in self.finished and r not in self.drained)
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if every rank has drained or finished."""
+        return len(self.finished | self.drained.keys()) == len(self.ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A submitted job. Terminal ones change in `hosts` and `touched` only."""
+
+    job: str
+    seq: int  # order of submission
+    spec: JobSpec
+    model: ModelRecord
+    bundle: str
+    user: str
+    request_id: str
+    submitted_s: float
+    phase: JobPhase
+    reason: str
+    since_s: float  # of the phase
+    generation: int = 0  # newest number used; only grows
+    run: Run | None = None
+    plan: Plan | None = None  # of the newest TRAIN generation
+    profile: Profile | None = None
+    device_kind: str = ""
+    batch: BatchShape | None = None  # recorded at the first plan
+    asked_version: int | None = None  # of the question (profile or plan) that is under way
+    refused_version: int | None = None  # pool at which the planner's answer was no
+    deadline_s: float | None = None  # of the phase
+    run_limit_s: float | None = None  # end of max_run_time_s
+    first_running_s: float | None = None
+    last_morph_s: float = 0.0
+    morphs: int = 0
+    durable_step: int | None = None
+    durable_announced_s: float = 0.0
+    failures: Mapping[Cause, int] = field(default_factory=dict)  # since the last durable progress
+    fruitless: int = 0  # failed generations since the last durable progress
+    first_cause: str = ""  # of those
+    open_generation: int = 0  # ended by collateral only: its root cause may still arrive
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    touched: frozenset[str] = frozenset()  # nodes that may keep its launcher and files
+    weights_sha256: str = ""
+    ended_s: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True in a terminal phase."""
+        return self.phase in TERMINAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Volatile: what was heard of a job's steps since this manager process started."""
+
+    generation: int
+    step: int  # index of the newest committed step
+    max_step: int  # over all generations
+    loss: float
+    samples: int  # of that step
+    step_s: float  # smoothed
+    replayed_steps: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timer:
+    """A deadline of `subject` ("node:<id>" or "job:<id>")."""
+
+    subject: str
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The volatile part of the state: empty after replay, never read by a durable event."""
+
+    beats: Mapping[str, float] = field(default_factory=dict)  # node -> at_s, of the current incarnation
+    progress: Mapping[str, Progress] = field(default_factory=dict)  # by job
+    raised: frozenset[Timer] = frozenset()  # thresholds whose durable event is on its way
+    last_tick_s: float | None = None
+    stood_still_until_s: float = 0.0  # nodes are judged from here on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Everything. `pool_version` grows whenever the set of plannable nodes changes."""
+
+    config: CoreConfig
+    epoch: int = 0
+    pool_version: int = 0
+    num_submitted: int = 0
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    open_jobs: tuple[str, ...] = ()  # not over, or with processes left; in order of submission
+    fenced: frozenset[str] = frozenset()  # incarnations that are lost, left or superseded
+    seen: Seen = field(default_factory=Seen)
+
+    def durable(self) -> "State":
+        """Return the state as a replay would give it."""
+        return replace(self, seen=Seen())
+
+    def iter_open(self) -> Iterator[Job]:
+        """Yield the jobs that are not over or still have processes, in order of submission."""
+        return (self.jobs[job] for job in self.open_jobs)
