@@ -1,1 +1,24 @@
 """Pure planning: profile and nodes in, Plan or Infeasible out."""
+
+from varuna_manager.planner.planning import plan
+from varuna_manager.planner.request import (
+    Explanation,
+    PlannableNode,
+    PlanOutcome,
+    PlanRequest,
+    Rival,
+    StageLine,
+)
+from varuna_manager.planner.simulate import Simulation, simulate
+
+__all__ = [
+    "Explanation",
+    "PlanOutcome",
+    "PlanRequest",
+    "PlannableNode",
+    "Rival",
+    "Simulation",
+    "StageLine",
+    "plan",
+    "simulate",
+]

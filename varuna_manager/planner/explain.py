@@ -1,0 +1,89 @@
+"""The explanation of a plan: its stages, what lost and why, and how far it is from what is provable."""
+
+from collections.abc import Sequence
+from math import isinf
+
+from varuna_manager.planner.candidates import Shape
+from varuna_manager.planner.memory import in_flight, peak_bytes, residency
+from varuna_manager.planner.request import Explanation, PlanRequest, Rival, StageLine
+from varuna_manager.planner.search import Scored, Searched
+from varuna_runtime.spec.layout import Plan, Stage
+
+RIVALS_MAX = 12
+UNFIT_MAX = 3
+
+
+def explanation(
+    request: PlanRequest, plan: Plan, choices: Sequence[Shape], searched: Searched
+) -> Explanation:
+    """Return why `plan`, the best of `searched`, was chosen."""
+    best = searched.best
+    assert best is not None
+    assert best.simulation is not None
+    shape = choices[best.candidate.shape]
+    return Explanation(
+        stages=tuple(_line(best, shape, s, stage) for s, stage in enumerate(plan.stages)),
+        rivals=_rivals(best, searched.others, choices),
+        lower_bound_s=min(searched.bound_s, best.step_s),
+        bubble_share=best.simulation.bubble_share,
+        spare_nodes=tuple(sorted({node.node for node in request.nodes} - set(plan.nodes))),
+        profile_source=_source(request, shape),
+    )
+
+
+def _line(best: Scored, shape: Shape, index: int, stage: Stage) -> StageLine:
+    work, candidate = shape.work, best.candidate
+    left = candidate.layout.stages - index
+    held = in_flight(candidate.schedule, stages_left=left, num_micro=candidate.num_micro)
+    kept = residency(shape.batch, replicas=candidate.layout.replicas, in_flight=held)
+    return StageLine(
+        stage=index,
+        first=stage.first,
+        last=stage.last,
+        recompute=stage.recompute,
+        forward_s=float(work.forward_s[stage.last] - work.forward_s[stage.first]),
+        backward_s=float(work.backward_s[stage.last] - work.backward_s[stage.first]),
+        memory_bytes=int(peak_bytes(work, stage.first, stage.last, kept, recompute=stage.recompute)),
+    )
+
+
+def _rivals(best: Scored, others: Sequence[Scored], choices: Sequence[Shape]) -> tuple[Rival, ...]:
+    """Return the closest losers and, at the end, a few that do not fit; one line per layout and schedule."""
+    close: dict[tuple[str, str, int], Rival] = {}
+    unfit: dict[tuple[str, str, int], Rival] = {}
+    for other in others:
+        rival = _rival(best, other, choices)
+        name = (rival.layout, rival.schedule, rival.micro_batch_size)
+        if name not in close:
+            (unfit if isinf(other.step_s) else close).setdefault(name, rival)
+    tail = list(unfit.values())[:UNFIT_MAX]
+    return (*list(close.values())[: RIVALS_MAX - len(tail)], *tail)
+
+
+def _rival(best: Scored, other: Scored, choices: Sequence[Shape]) -> Rival:
+    return Rival(
+        layout=str(other.candidate.layout),
+        schedule=other.candidate.schedule.value,
+        micro_batch_size=choices[other.candidate.shape].batch.micro_batch_size,
+        predicted_step_s=other.step_s,
+        reason=_reason(best, other),
+    )
+
+
+def _reason(best: Scored, other: Scored) -> str:
+    if isinf(other.step_s):
+        return f"no cut fits slots of {other.candidate.pool.memory_bytes / 2**30:.3g} GiB"
+    slower = other.step_s / best.step_s - 1 if best.step_s > 0 else 0.0
+    if other.simulation is None:
+        return f"cannot be faster: its lower bound is {slower:.1%} above the chosen plan"
+    if other.rank[0] > best.rank[0]:
+        return f"simulated {slower:.1%} slower"
+    return "as fast, but needs more nodes, stages, replicas or memory"
+
+
+def _source(request: PlanRequest, shape: Shape) -> str:
+    work = shape.work
+    source = f"{request.profile.measured_on}, micro-batches of {work.measured_size}"
+    if work.measured_size == work.micro_batch_size:
+        return source
+    return f"{source}, scaled to {work.micro_batch_size}"

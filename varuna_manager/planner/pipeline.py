@@ -1,0 +1,131 @@
+"""One candidate as times: what the simulator runs and the bounds are proven for."""
+
+from dataclasses import dataclass
+from math import prod
+
+from varuna_manager.planner.pools import SlotPool
+from varuna_manager.planner.workload import Workload, transfer_s
+from varuna_runtime.spec.batches import num_micro_batches, replica_micro_batches
+from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind, Stage
+from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.spec.profile import LinkCost
+from varuna_runtime.spec.reduction import owned_nodes, share
+
+WEIGHT_BYTES = 4  # weights stay float32 whatever the compute type is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTiming:
+    """Seconds of one stage: per micro-batch, then once a step."""
+
+    forward_s: float
+    backward_s: float
+    recompute: bool
+    reduction_s: float
+    optimizer_s: float
+
+    @property
+    def micro_s(self) -> float:
+        """Work per micro-batch, recompute included."""
+        return self.forward_s * (2 if self.recompute else 1) + self.backward_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """One direction of the link between two stages: a message occupies it, then travels."""
+
+    serial_s: float
+    latency_s: float
+
+    @property
+    def delay_s(self) -> float:
+        """From the end of an op to the arrival of its message on a free link."""
+        return self.serial_s + self.latency_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """`boundaries[s]` joins stages s and s + 1, both ways; `micro_batches[d]` is the share of replica d."""
+
+    schedule: ScheduleKind
+    stages: tuple[StageTiming, ...]
+    boundaries: tuple[Boundary, ...]
+    micro_batches: tuple[int, ...]
+    agreement_s: float  # tied sums, totals and vote, after the last reduction and before the optimizer
+
+
+def shares(batch: BatchShape, replicas: int) -> tuple[int, ...]:
+    """Return the number of micro-batches of each replica in a full step."""
+    num_micro = num_micro_batches(batch.batch_size, batch.micro_batch_size)
+    return tuple(
+        sum(len(run) for run in replica_micro_batches(num_micro, batch.virtual_replicas, replicas, d))
+        for d in range(replicas)
+    )
+
+
+def pipeline(
+    work: Workload,
+    model: ModelRecord,
+    batch: BatchShape,
+    pool: SlotPool,
+    *,
+    layout: Layout,
+    schedule: ScheduleKind,
+    stages: tuple[Stage, ...],
+) -> Pipeline:
+    """Return the timing of a candidate; where replicas differ in a link, the slower one counts for all."""
+    peers = work.cross_node if pool.crosses_nodes(layout) else work.same_node
+    volume = reduction_volume(batch.virtual_replicas, layout.replicas)
+    hops = 2 * (layout.replicas - 1)
+    return Pipeline(
+        schedule=schedule,
+        stages=tuple(_stage(work, stage, peers, volume=volume, hops=hops) for stage in stages),
+        boundaries=tuple(
+            _boundary(work, pool, layout, stage.last, after=s) for s, stage in enumerate(stages[:-1])
+        ),
+        micro_batches=shares(batch, layout.replicas),
+        agreement_s=agreement_s(layout, peers) + _tied_s(model, stages, peers),
+    )
+
+
+def reduction_volume(virtual_replicas: int, replicas: int) -> float:
+    """Return the bytes a rank sends per gradient byte: ordered reduce-scatter, then all-gather (contract E4).
+
+    A replica hands over each canonical node it owns, so a D that cuts the tree unevenly sends more.
+    """
+    owned = (owned_nodes(virtual_replicas, share(virtual_replicas, replicas, d)) for d in range(replicas))
+    nodes = max(len(parts) for parts in owned)
+    return (nodes + 1) * (replicas - 1) / replicas
+
+
+def agreement_s(layout: Layout, peers: LinkCost) -> float:
+    """Return the fixed cost of totals and vote: there and back."""
+    return 2 * peers.latency_s if layout.world_size > 1 else 0.0
+
+
+def _stage(work: Workload, stage: Stage, peers: LinkCost, *, volume: float, hops: int) -> StageTiming:
+    params = float(work.param_bytes[stage.last] - work.param_bytes[stage.first])
+    reduces = params > 0 and hops > 0
+    return StageTiming(
+        forward_s=float(work.forward_s[stage.last] - work.forward_s[stage.first]),
+        backward_s=float(work.backward_s[stage.last] - work.backward_s[stage.first]),
+        recompute=stage.recompute,
+        reduction_s=hops * peers.latency_s + transfer_s(peers, params * volume) if reduces else 0.0,
+        optimizer_s=params * work.optimizer_step_s_per_byte,
+    )
+
+
+def _boundary(work: Workload, pool: SlotPool, layout: Layout, segment: int, *, after: int) -> Boundary:
+    link = work.cross_node if pool.splits(layout, after) else work.same_node
+    return Boundary(serial_s=transfer_s(link, float(work.boundary_bytes[segment])), latency_s=link.latency_s)
+
+
+def _tied_s(model: ModelRecord, stages: tuple[Stage, ...], peers: LinkCost) -> float:
+    """Return the time to bring the sums of tied parameters together across stages."""
+    sizes = {t.name: prod(t.shape) * WEIGHT_BYTES for seg in model.segments for t in seg.tensors}
+    total = 0.0
+    for tied in model.tied:
+        homes = {s for use in tied.uses for s, at in enumerate(stages) if at.first <= use.segment < at.last}
+        one_s = peers.latency_s + transfer_s(peers, sizes.get(tied.uses[0].name, 0))
+        total += (len(homes) - 1) * one_s
+    return total

@@ -1,0 +1,74 @@
+"""The planner's one question: which plan, or why none."""
+
+from collections.abc import Sequence
+
+from varuna_manager.planner.candidates import Shape, shapes
+from varuna_manager.planner.explain import explanation
+from varuna_manager.planner.pools import pools
+from varuna_manager.planner.refusals import refused_memory, refused_request, refused_shapes
+from varuna_manager.planner.request import PlannableNode, PlanOutcome, PlanRequest
+from varuna_manager.planner.search import Scored, fits, search
+from varuna_runtime.spec.job import Exactness
+from varuna_runtime.spec.layout import Plan
+
+
+def plan(request: PlanRequest) -> PlanOutcome:
+    """Return the fastest plan for the nodes given, with its explanation, or Infeasible.
+
+    Works for any number of nodes; nodes that do not help stay idle. Pure and deterministic: equal requests
+    give equal plans, and the order of `request.nodes` does not matter.
+    """
+    usable = _usable(request)
+    refusal = refused_request(request, usable)
+    if refusal is not None:
+        return PlanOutcome(outcome=refusal, explanation=None)
+    every = shapes(request)
+    refusal = refused_shapes(request, every)
+    if refusal is not None:
+        return PlanOutcome(outcome=refusal, explanation=None)
+    return _searched(request, usable, every)
+
+
+def _searched(request: PlanRequest, usable: Sequence[PlannableNode], every: Sequence[Shape]) -> PlanOutcome:
+    found = pools(usable, request.spec.nodes.max)
+    choices = _lasting_shapes(request, usable, every)
+    searched = search(request, choices, found)
+    if searched.best is None:
+        return PlanOutcome(outcome=refused_memory(request, every, found), explanation=None)
+    chosen = _plan(searched.best, choices)
+    return PlanOutcome(outcome=chosen, explanation=explanation(request, chosen, choices, searched))
+
+
+def _usable(request: PlanRequest) -> tuple[PlannableNode, ...]:
+    """Return the nodes of the job's device kind: a bitwise job is pinned to the kind it was profiled on."""
+    kind = request.profile.device_kind
+    is_pinned = request.spec.exactness is Exactness.BITWISE and kind != ""
+    return tuple(
+        node for node in request.nodes if node.slots > 0 and (not is_pinned or node.device_kind == kind)
+    )
+
+
+def _lasting_shapes(
+    request: PlanRequest, usable: Sequence[PlannableNode], every: Sequence[Shape]
+) -> Sequence[Shape]:
+    """Return the batch shapes that still fit at nodes.min, as m and V are kept for the job's whole life.
+
+    All of them when none does: the job then parks above nodes.min rather than never starts.
+    """
+    if len(every) == 1:
+        return every
+    fewest = pools(usable, request.spec.nodes.min)
+    return tuple(shape for shape in every if fits(request, shape, fewest)) or every
+
+
+def _plan(best: Scored, choices: Sequence[Shape]) -> Plan:
+    candidate = best.candidate
+    assert best.stages is not None
+    return Plan(
+        layout=candidate.layout,
+        stages=best.stages,
+        schedule=candidate.schedule,
+        batch=choices[candidate.shape].batch,
+        placement=candidate.pool.placement(candidate.layout),
+        predicted_step_s=best.step_s,
+    )

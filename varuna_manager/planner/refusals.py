@@ -1,0 +1,89 @@
+"""Why there is no plan, in words a user can act on."""
+
+from collections.abc import Sequence
+
+from varuna_manager.planner.candidates import Shape
+from varuna_manager.planner.pools import SlotPool
+from varuna_manager.planner.request import PlannableNode, PlanRequest
+from varuna_manager.planner.search import least_memory_bytes
+from varuna_runtime.spec.batches import num_micro_batches
+from varuna_runtime.spec.layout import Infeasible
+
+GIB = 2**30
+
+
+def refused_request(request: PlanRequest, usable: Sequence[PlannableNode]) -> Infeasible | None:
+    """Return why no plan can exist before any memory or time is looked at."""
+    spec, segments = request.spec, len(request.model.segments)
+    measured = len(request.profile.by_micro_batch[0].segments)
+    if segments != measured:
+        return Infeasible(
+            reason=f"the profile has {measured} segments, the model {segments}", change="profile it again"
+        )
+    wanted = spec.layout.stages
+    if isinstance(wanted, int) and wanted > segments:
+        return Infeasible(
+            reason=f"layout.stages is {wanted}, but the model has only {segments} segments",
+            change=f"set layout.stages to at most {segments}, or mark more cut points in the model",
+        )
+    if len(usable) < spec.nodes.min:
+        return _too_few_nodes(request, usable)
+    return _too_few_slots(request, usable)
+
+
+def refused_shapes(request: PlanRequest, choices: Sequence[Shape]) -> Infeasible | None:
+    """Return why no batch shape allows the pinned micro-batch size, virtual replicas and replicas."""
+    spec = request.spec
+    if not choices:
+        return Infeasible(
+            reason=f"no micro-batch size cuts batch_size {spec.batch_size} into at least "
+            f"{spec.virtual_replicas} micro-batches (virtual_replicas)",
+            change="lower virtual_replicas or micro_batch_size",
+        )
+    wanted = spec.layout.replicas
+    most = max(shape.batch.virtual_replicas for shape in choices)
+    if isinstance(wanted, int) and wanted > most:
+        num_micro = max(num_micro_batches(spec.batch_size, s.batch.micro_batch_size) for s in choices)
+        return Infeasible(
+            reason=f"layout.replicas is {wanted}, but a step has only {most} virtual replicas "
+            f"of {num_micro} micro-batches",
+            change=f"set layout.replicas to at most {most}, or use smaller micro-batches",
+        )
+    return None
+
+
+def refused_memory(request: PlanRequest, choices: Sequence[Shape], found: Sequence[SlotPool]) -> Infeasible:
+    """Return how much memory the least demanding layout would need."""
+    need, closest = least_memory_bytes(request, choices, found)
+    size = choices[closest.shape].batch.micro_batch_size
+    have = max(pool.memory_bytes for pool in found)
+    return Infeasible(
+        reason=f"no layout fits: the least demanding, {closest.layout} with micro-batches of {size}, "
+        f"needs {need / GIB:.3g} GiB a slot, the largest slot has {have / GIB:.3g} GiB",
+        change="add nodes, use nodes with more memory, smaller micro-batches, or more cut points",
+    )
+
+
+def _too_few_nodes(request: PlanRequest, usable: Sequence[PlannableNode]) -> Infeasible:
+    spec, kind = request.spec, request.profile.device_kind
+    others = len(request.nodes) - len(usable)
+    foreign = f" ({others} more are not of the job's device kind {kind})" if others else ""
+    missing = spec.nodes.min - len(usable)
+    return Infeasible(
+        reason=f"nodes.min is {spec.nodes.min}, usable nodes: {len(usable)}{foreign}",
+        change=f"add {missing} node{'s' if missing > 1 else ''}, or lower nodes.min",
+    )
+
+
+def _too_few_slots(request: PlanRequest, usable: Sequence[PlannableNode]) -> Infeasible | None:
+    layout, limit = request.spec.layout, request.spec.nodes.max
+    stages = layout.stages if isinstance(layout.stages, int) else 1
+    replicas = layout.replicas if isinstance(layout.replicas, int) else 1
+    slots = sum(sorted((node.slots for node in usable), reverse=True)[:limit])
+    if stages * replicas <= slots:
+        return None
+    return Infeasible(
+        reason=f"the pinned layout needs at least {stages * replicas} slots, "
+        f"{min(len(usable), limit)} usable nodes have {slots}",
+        change=f"add {stages * replicas - slots} slots, or leave layout.stages and layout.replicas to auto",
+    )
