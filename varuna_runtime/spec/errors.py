@@ -13,6 +13,14 @@ class Conflict(VarunaError):
     """The request is legal but not now: a second manager, a terminal job, a name in use."""
 
 
+class NotFound(VarunaError):
+    """No job, node or file of that name; the message lists close ones or says where to look."""
+
+
+class NoManager(VarunaError):
+    """No manager answers; the message says how to start one."""
+
+
 class FencedError(VarunaError):
     """The sender belongs to an older generation, incarnation or manager epoch."""
 

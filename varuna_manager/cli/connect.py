@@ -1,0 +1,42 @@
+"""From `--manager`, or this machine's state home, to a client."""
+
+import getpass
+import json
+
+from varuna_manager.client import Client
+from varuna_manager.config import default_home
+from varuna_runtime.spec.errors import NoManager
+
+
+def address_of(manager: str | None) -> str:
+    """Return HOST:PORT of the manager meant; NoManager when none was ever started here."""
+    if manager:
+        return manager
+    address = last_address()
+    if address is None:
+        raise NoManager(
+            f"no manager runs in {default_home().root}; start one with `varuna up`, "
+            "or name one with --manager HOST:PORT"
+        )
+    return address
+
+
+def last_address() -> str | None:
+    """Return the address the manager of this home serves at or served at last."""
+    try:
+        return str(json.loads(default_home().address_file.read_text())["address"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def connect(manager: str | None) -> Client:
+    """Return a client of the manager meant; close it after use."""
+    return Client(address_of(manager))
+
+
+def user_name() -> str:
+    """Return who is asking, for the event list."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

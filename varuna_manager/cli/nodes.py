@@ -1,0 +1,48 @@
+"""`varuna nodes` and `varuna drain`."""
+
+from dataclasses import asdict
+
+import click
+from rich.console import RenderableType
+
+from varuna_manager.cli.connect import connect, user_name
+from varuna_manager.cli.options import json_option, manager_option
+from varuna_manager.cli.output import console, print_json, seconds, table
+from varuna_manager.client import NodeStatus
+
+
+@click.command()
+@json_option
+@manager_option
+def nodes(*, as_json: bool, manager: str | None) -> None:
+    """Show the nodes the manager knows."""
+    with connect(manager) as client:
+        found = client.nodes()
+    if as_json:
+        print_json([asdict(node) for node in found])
+    else:
+        console().print(node_table(found))
+
+
+@click.command()
+@click.argument("node")
+@manager_option
+def drain(node: str, *, manager: str | None) -> None:
+    """Move the work off a node and let it leave."""
+    with connect(manager) as client:
+        client.drain(node, user=user_name())
+    click.echo(f"{node} drains; `varuna nodes` shows when it has left")
+
+
+def node_table(found: tuple[NodeStatus, ...]) -> RenderableType:
+    """Return the nodes as a table."""
+    if not found:
+        return "no nodes; `varuna up -n 4` starts local ones"
+    columns = ("NODE", "STATE", ">SLOTS", "DEVICE", "JOB", "RANKS", "VANISHES IN", ">PID", "REASON")
+    return table(columns, [_row(node) for node in sorted(found, key=lambda n: n.node)])
+
+
+def _row(node: NodeStatus) -> tuple[object, ...]:
+    ranks = ",".join(str(rank) for rank in node.ranks)
+    notice = seconds(node.notice_in_s) if node.notice_in_s >= 0 else ""
+    return node.node, node.state, node.slots, node.device_kind, node.job, ranks, notice, node.pid, node.reason

@@ -1,0 +1,85 @@
+"""How things are shown: numbers, times, tables, JSON."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def console() -> Console:
+    """Return a console on standard output; wide enough for tables when it is not a terminal."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=160)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Return a plain table; a column whose name begins with `>` is aligned to the right."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+    for row in rows:
+        made.add_row(*(str(cell) for cell in row))
+    return made
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document; what is not a finite number becomes null."""
+    click.echo(json.dumps(finite(value), indent=2))
+
+
+def print_json_line(record: "DataclassInstance") -> None:
+    """Print a record as one line of JSON."""
+    click.echo(json.dumps(finite(asdict(record))))
+
+
+def finite(value: Any) -> Any:
+    """Return the value with NaN and infinities replaced, since JSON has none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def seconds(value_s: float) -> str:
+    """Return a duration with two useful digits, such as `850 ms`, `12 s`, `3 m 20 s`."""
+    if not math.isfinite(value_s) or value_s < 0:
+        return "?"
+    if value_s < 10:
+        return f"{value_s * 1000:.0f} ms" if value_s < 1 else f"{value_s:.1f} s"
+    whole = round(value_s)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} m {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} m"
+
+
+def size(num_bytes: float) -> str:
+    """Return a size such as `12 KiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.3g} TiB"
+
+
+def clock(at: float) -> str:
+    """Return the local time of day of a Unix time."""
+    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%H:%M:%S")
+
+
+def day(at: float) -> str:
+    """Return the local date and time of a Unix time; empty for none."""
+    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S") if at > 0 else ""

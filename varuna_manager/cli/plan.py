@@ -1,0 +1,105 @@
+"""`varuna plan`, and how a plan and its reasons look."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Group, RenderableType
+
+from varuna_manager.cli.connect import connect
+from varuna_manager.cli.options import json_option, manager_option
+from varuna_manager.cli.output import console, print_json, seconds, size, table
+from varuna_manager.client import PlanReport
+from varuna_manager.planner.request import Explanation
+from varuna_runtime.spec.layout import Infeasible, Plan
+
+if TYPE_CHECKING:
+    from varuna_manager.planner.request import StageLine
+
+
+@click.command()
+@click.argument("job")
+@json_option
+@manager_option
+def plan(job: str, *, as_json: bool, manager: str | None) -> int:
+    """Show the plan of a job and why it was chosen."""
+    with connect(manager) as client:
+        report = client.plan(client.job(job).job)
+    return show(report, as_json=as_json)
+
+
+def show(report: PlanReport, *, as_json: bool) -> int:
+    """Print a plan, or why there is none, and return the exit code."""
+    if as_json:
+        print_json(asdict(report))
+    elif isinstance(report.outcome, Infeasible):
+        change = f"; {report.outcome.change}" if report.outcome.change else ""
+        click.echo(f"no plan: {report.outcome.reason}{change}", err=True)
+    else:
+        console().print(_plan_view(report.outcome, report.explanation))
+    return int(isinstance(report.outcome, Infeasible))
+
+
+def _plan_view(made: Plan, why: Explanation | None) -> RenderableType:
+    batch = made.batch
+    num_micro = -(-batch.batch_size // batch.micro_batch_size)
+    parts: list[RenderableType] = [
+        f"layout {made.layout} (stages x replicas), schedule {made.schedule}, "
+        f"batch {batch.batch_size} as {num_micro} micro-batches of {batch.micro_batch_size}, "
+        f"{batch.virtual_replicas} virtual replicas",
+        f"predicted step: {seconds(made.predicted_step_s)}{_gap(made, why)}",
+        "",
+        _stage_table(made, why),
+        "",
+        _placement_table(made),
+    ]
+    if why is not None:
+        parts += _reasons(why)
+    return Group(*parts)
+
+
+def _gap(made: Plan, why: Explanation | None) -> str:
+    if why is None or why.lower_bound_s <= 0:
+        return ""
+    gap = 100 * (made.predicted_step_s / why.lower_bound_s - 1)
+    bound = seconds(why.lower_bound_s)
+    return f", {gap:.0f}% above the lower bound of {bound}; a slot idles {100 * why.bubble_share:.0f}% of it"
+
+
+def _stage_table(made: Plan, why: Explanation | None) -> RenderableType:
+    if why is None:
+        rows = [
+            (number, f"{stage.first}..{stage.last - 1}", "yes" if stage.recompute else "no")
+            for number, stage in enumerate(made.stages)
+        ]
+        return table((">STAGE", "SEGMENTS", "RECOMPUTE"), rows)
+    columns = (">STAGE", "SEGMENTS", ">FORWARD", ">BACKWARD", ">MEMORY", "RECOMPUTE")
+    return table(columns, [_stage_row(line) for line in why.stages])
+
+
+def _stage_row(line: "StageLine") -> tuple[object, ...]:
+    forward, backward = seconds(line.forward_s), seconds(line.backward_s)
+    recompute = "yes" if line.recompute else "no"
+    return line.stage, f"{line.first}..{line.last - 1}", forward, backward, size(line.memory_bytes), recompute
+
+
+def _placement_table(made: Plan) -> RenderableType:
+    rows = [
+        (rank, made.layout.stage_of(rank), made.layout.replica_of(rank), f"{slot.node}:{slot.index}")
+        for rank, slot in enumerate(made.placement)
+    ]
+    return table((">RANK", ">STAGE", ">REPLICA", "SLOT"), rows)
+
+
+def _reasons(why: Explanation) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if why.rivals:
+        columns = ("RIVAL", "SCHEDULE", ">MICRO-BATCH", ">STEP", "WHY NOT")
+        rows = [
+            (r.layout, r.schedule, r.micro_batch_size, seconds(r.predicted_step_s), r.reason)
+            for r in why.rivals
+        ]
+        parts += ["", table(columns, rows)]
+    if why.spare_nodes:
+        parts += ["", f"spare nodes: {', '.join(why.spare_nodes)}"]
+    return [*parts, "", f"from the profile: {why.profile_source}"]

@@ -1,0 +1,98 @@
+"""`varuna status` and `varuna cancel`."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+
+import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+
+from varuna_manager.cli.connect import connect, user_name
+from varuna_manager.cli.follow import follow
+from varuna_manager.cli.options import json_option, manager_option
+from varuna_manager.cli.output import console, day, print_json, seconds, table
+from varuna_manager.client import JobStatus
+from varuna_runtime.spec.errors import InvalidInput
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--watch", is_flag=True, help="Keep showing it; with a JOB, until that is over.")
+@json_option
+@manager_option
+def status(job: str | None, *, watch: bool, as_json: bool, manager: str | None) -> int:
+    """Show the jobs, or one job."""
+    if watch and as_json:
+        raise InvalidInput(
+            "--watch and --json exclude each other; `varuna events --follow --json` streams JSON"
+        )
+    if watch:
+        return follow(job, manager) if job else _watch_all(manager)
+    with connect(manager) as client:
+        found = (client.job(job),) if job else client.jobs()
+    if as_json:
+        print_json(asdict(found[0]) if job else [asdict(each) for each in found])
+    else:
+        console().print(_details(found[0]) if job else _overview(found))
+    return 0
+
+
+@click.command()
+@click.argument("job")
+@manager_option
+def cancel(job: str, *, manager: str | None) -> None:
+    """End a job."""
+    with connect(manager) as client:
+        found = client.job(job)
+        state = client.cancel(found.job, user=user_name())
+    click.echo(f"{found.job} is {state}")
+
+
+def _watch_all(manager: str | None) -> int:
+    with Live(console=console(), auto_refresh=False) as live:
+        while True:
+            with connect(manager) as client:
+                live.update(_overview(client.jobs()), refresh=True)
+            time.sleep(1.0)
+
+
+def _overview(jobs: Iterable[JobStatus]) -> RenderableType:
+    newest_first = sorted(jobs, key=lambda j: -j.submitted_at)
+    if not newest_first:
+        return "no jobs yet; `varuna submit job.yaml` starts one"
+    columns = ("JOB", "STATE", ">STEP", ">LOSS", "LAYOUT", ">NODES", ">GENERATION", "SUBMITTED", "REASON")
+    return table(columns, [_row(job) for job in newest_first])
+
+
+def _row(job: JobStatus) -> tuple[object, ...]:
+    loss = f"{job.loss:.4f}" if job.step else ""
+    step = f"{job.step}/{job.num_steps}"
+    return (
+        job.job,
+        job.state,
+        step,
+        loss,
+        job.layout,
+        job.nodes,
+        job.generation,
+        day(job.submitted_at),
+        job.reason,
+    )
+
+
+def _details(job: JobStatus) -> RenderableType:
+    lines: list[tuple[str, object]] = [
+        ("job", job.job),
+        ("state", f"{job.state}{f' ({job.reason})' if job.reason else ''}"),
+        ("step", f"{job.step} of {job.num_steps}, {job.durable_step} durable, {job.replayed_steps} replayed"),
+        ("loss", f"{job.loss:.6f}" if job.step else ""),
+        ("speed", f"{job.samples_per_s:.1f} samples/s" if job.samples_per_s > 0 else ""),
+        ("time left", seconds(job.eta_s) if job.eta_s >= 0 and not job.is_over else ""),
+        ("layout", f"{job.layout} on {job.nodes} nodes" if job.layout else ""),
+        ("generation", f"{job.generation}, {job.morphs} morphs"),
+        ("submitted", f"{day(job.submitted_at)} by {job.user}"),
+        ("ended", day(job.ended_at)),
+        ("weights", job.weights_sha256),
+    ]
+    return Group(table(("", ""), [(name, value) for name, value in lines if value != ""]))

@@ -1,0 +1,287 @@
+"""A manager as seen from a shell or a notebook: typed records over the Client service, one call a method.
+
+Expected refusals come as errors of the one tree; nothing here retries or prints.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol, Self, TypeVar
+
+import grpc
+
+from varuna_manager.planner.request import Explanation
+from varuna_runtime.spec import canonical
+from varuna_runtime.spec.errors import Conflict, InvalidInput, NoManager, NotFound, VarunaError
+from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.spec.layout import BatchShape, Infeasible, Plan
+from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.spec.profile import Profile
+from varuna_runtime.wire.v1 import client_pb2 as pb
+from varuna_runtime.wire.v1 import client_pb2_grpc
+
+TERMINAL = ("succeeded", "failed", "cancelled")
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+R = TypeVar("R")
+
+
+class _Message(Protocol):
+    """Any protobuf message: read by field name."""
+
+    def __getattribute__(self, name: str, /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """One job as the manager sees it now; times are Unix seconds."""
+
+    job: str
+    name: str
+    state: str
+    reason: str
+    generation: int
+    layout: str
+    nodes: int
+    step: int  # committed
+    durable_step: int
+    num_steps: int
+    loss: float
+    samples_per_s: float
+    eta_s: float  # negative: unknown
+    submitted_at: float
+    ended_at: float
+    replayed_steps: int
+    weights_sha256: str
+    user: str
+    morphs: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state.lower() in TERMINAL
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether it reached its last step."""
+        return self.state.lower() == "succeeded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """One node as the manager sees it now."""
+
+    node: str
+    state: str
+    reason: str
+    incarnation: str
+    slots: int
+    device_kind: str
+    job: str
+    ranks: tuple[int, ...]
+    notice_in_s: float  # negative: none
+    notices: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """What happened, by whom, why; ids grow."""
+
+    id: int
+    at: float
+    job: str
+    node: str
+    generation: int
+    what: str
+    who: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One committed step; a step that was replayed after a loss has one record a generation."""
+
+    step: int
+    generation: int
+    loss_hex: str
+    loss: float
+    samples: int
+    step_s: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChunk:
+    """Whole lines of one rank's output; rank -1 is the launcher and the setup command."""
+
+    generation: int
+    rank: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReport:
+    """A plan with its reasons, or why there is none."""
+
+    outcome: Plan | Infeasible
+    explanation: Explanation | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What a submit carries; the bundle is in the store already."""
+
+    spec: JobSpec
+    model: ModelRecord
+    bundle: str
+    user: str
+    request_id: str  # a repeated one gives the same job
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    profile: Profile | None = None  # dry runs only; None: the manager's cached one
+
+
+class Client:
+    """Calls one manager; use as a context manager. Safe to use from several threads."""
+
+    def __init__(self, address: str, *, timeout_s: float = 20.0) -> None:
+        self.address = address
+        self._timeout_s = timeout_s
+        size_options = [
+            ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        self._channel = grpc.insecure_channel(address, options=size_options)
+        stub: Callable[[grpc.Channel], Any] = client_pb2_grpc.ClientStub
+        self._stub = stub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every stream and the connection."""
+        self._channel.close()
+
+    def submit(self, submission: Submission) -> str:
+        """Return the id of the new job."""
+        return str(self._call(self._stub.Submit, _submit_request(submission)).job)
+
+    def dry_run(self, submission: Submission) -> PlanReport:
+        """Return the plan for the present pool; the manager keeps nothing of it."""
+        return _plan_report(self._call(self._stub.DryRun, _submit_request(submission)))
+
+    def jobs(self, *names: str) -> tuple[JobStatus, ...]:
+        """Return the jobs of these ids or names; without any, all."""
+        reply = self._call(self._stub.Jobs, pb.JobsRequest(jobs=names))
+        return tuple(_record(JobStatus, job) for job in reply.jobs)
+
+    def job(self, name: str) -> JobStatus:
+        """Return the newest job of that id or name; NotFound if there is none."""
+        found = self.jobs(name)
+        if not found:
+            raise NotFound(f"no job {name}; `varuna status` lists the jobs")
+        return max(found, key=lambda job: job.submitted_at)
+
+    def batch(self, name: str) -> BatchShape | None:
+        """Return the batch shape of a job; None before its first plan."""
+        jobs = self._call(self._stub.Jobs, pb.JobsRequest(jobs=[name])).jobs
+        return canonical.loads(BatchShape, jobs[0].batch_json) if jobs and jobs[0].batch_json else None
+
+    def watch(self, job: str) -> Iterator[JobStatus]:
+        """Yield the job now and after each change, until it is over."""
+        for status in self._stream(self._stub.Watch, pb.WatchRequest(job=job)):
+            yield _record(JobStatus, status)
+
+    def logs(self, job: str, *, rank: int | None = None, follow: bool = False) -> Iterator[LogChunk]:
+        """Yield what the ranks printed; with `follow` until the job is over, across morphs."""
+        for chunk in self._stream(self._stub.Logs, pb.LogsRequest(job=job, rank=rank, follow=follow)):
+            yield _record(LogChunk, chunk)
+
+    def events(self, job: str = "", *, follow: bool = False, after: int = 0) -> Iterator[EventRecord]:
+        """Yield the events of a job, or of everything, with an id above `after`."""
+        request = pb.EventsRequest(job=job, follow=follow, after=after)
+        for event in self._stream(self._stub.Events, request):
+            yield _record(EventRecord, event)
+
+    def steps(self, job: str) -> tuple[StepRecord, ...]:
+        """Return every committed step of a job, replays included."""
+        return tuple(_record(StepRecord, s) for s in self._stream(self._stub.Steps, pb.StepsRequest(job=job)))
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """Return the nodes the manager knows."""
+        return tuple(_record(NodeStatus, n) for n in self._call(self._stub.Nodes, pb.NodesRequest()).nodes)
+
+    def plan(self, job: str) -> PlanReport:
+        """Return the newest plan of a job and why it was chosen."""
+        return _plan_report(self._call(self._stub.Plan, pb.PlanRequest(job=job)))
+
+    def cancel(self, job: str, *, user: str) -> str:
+        """Ask for the job's end and return its state after that."""
+        return str(self._call(self._stub.Cancel, pb.CancelRequest(job=job, user=user)).state)
+
+    def drain(self, node: str, *, user: str) -> None:
+        """Take a node out of use: its job moves away, then its agent is told to leave."""
+        self._call(self._stub.DrainNode, pb.DrainNodeRequest(node=node, user=user))
+
+    def _call(self, method: Callable[..., Any], request: object) -> Any:
+        try:
+            return method(request, timeout=self._timeout_s)
+        except grpc.RpcError as err:
+            raise _translated(err, self.address) from err
+
+    def _stream(self, method: Callable[..., Any], request: object) -> Iterator[_Message]:
+        call = method(request)
+        try:
+            yield from call
+        except grpc.RpcError as err:
+            raise _translated(err, self.address) from err
+        finally:
+            call.cancel()
+
+
+def _submit_request(submission: Submission) -> pb.SubmitRequest:
+    profile = submission.profile
+    return pb.SubmitRequest(
+        job_json=canonical.dumps(submission.spec),
+        model_json=canonical.dumps(submission.model),
+        bundle=submission.bundle,
+        secrets=dict(submission.secrets),
+        profile_json=b"" if profile is None else canonical.dumps(profile),
+        user=submission.user,
+        request_id=submission.request_id,
+    )
+
+
+def _plan_report(reply: pb.PlanReply) -> PlanReport:
+    explanation = canonical.loads(Explanation, reply.explanation_json) if reply.explanation_json else None
+    if not reply.plan_json:
+        return PlanReport(
+            outcome=Infeasible(reason=reply.reason, change=reply.change), explanation=explanation
+        )
+    return PlanReport(outcome=canonical.loads(Plan, reply.plan_json), explanation=explanation)
+
+
+def _record(kind: type[R], message: _Message) -> R:
+    """Copy a message into the record that has its field names."""
+    values = {f.name: getattr(message, f.name) for f in fields(kind)}  # type: ignore[arg-type]
+    if "ranks" in values:
+        values["ranks"] = tuple(values["ranks"])
+    return kind(**values)
+
+
+def _translated(err: grpc.RpcError, address: str) -> VarunaError:
+    code = getattr(err, "code", lambda: None)()
+    details = getattr(err, "details", lambda: None)() or str(err)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        return NoManager(f"no manager answers at {address} ({details}); start one with `varuna up`")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return NoManager(f"the manager at {address} does not answer in time; see its log")
+    if code is grpc.StatusCode.NOT_FOUND:
+        return NotFound(details)
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return InvalidInput(details)
+    if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ALREADY_EXISTS):
+        return Conflict(details)
+    return VarunaError(f"the manager at {address} failed: {details}")
