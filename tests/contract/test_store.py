@@ -107,5 +107,6 @@ def test_a_key_that_leaves_the_store_is_refused(store: Store, key: str) -> None:
 
 def test_sweep_keeps_objects(store: Store) -> None:
     store.put("a/b/c", b"x")
-    store.sweep("a")
+    store.sweep("a", before="z")
+    store.sweep("nothing/there", before="z")
     assert store.get("a/b/c") == b"x"

@@ -20,10 +20,11 @@ def test_leftovers_of_a_crashed_writer_are_no_objects(tmp_path: Path) -> None:
 def test_sweep_drops_leftovers_and_empty_folders(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     store.put("a/b/c", b"x")
-    (tmp_path / "a" / "b" / "c#1").write_bytes(b"half")
-    (tmp_path / "a" / "empty" / "deep").mkdir(parents=True)
-    store.sweep("a")
-    assert sorted(p.name for p in (tmp_path / "a").rglob("*")) == ["b", "c"]
+    for name in ("b/c#1", "empty/deep/d#2", "new/e#3"):
+        (tmp_path / "a" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "a" / name).write_bytes(b"half")
+    store.sweep("a", before="new")
+    assert sorted(p.name for p in (tmp_path / "a").rglob("*")) == ["b", "c", "e#3", "new"]
 
 
 def test_a_write_leaves_no_temporary_behind(tmp_path: Path) -> None:

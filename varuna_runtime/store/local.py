@@ -39,14 +39,13 @@ class FileStore(ObjectStore):
         with path.open("rb") as source:
             self._write(key, lambda out: shutil.copyfileobj(source, out), os.replace)
 
-    def sweep(self, prefix: str) -> None:
-        """Drop leftovers and empty folders; only below a prefix that nobody writes to."""
-        with translated(prefix):
-            for folder, _, files in os.walk(self._root / checked(prefix), topdown=False):
-                for name in filter(_LEFTOVER.fullmatch, files):
-                    (Path(folder) / name).unlink(missing_ok=True)
-                if not any(Path(folder).iterdir()):
-                    Path(folder).rmdir()
+    def sweep(self, folder: str, *, before: str) -> None:
+        """See Store; empty folders go too."""
+        parent = self._root / checked(folder)
+        with translated(folder):
+            for child in sorted(parent.iterdir()) if parent.is_dir() else ():
+                if child.name < before and child.is_dir():
+                    _sweep_tree(child)
 
     def _write(self, key: str, fill: Callable[[BinaryIO], None], place: Callable[[Path, Path], None]) -> None:
         target = self._root / checked(key)
@@ -59,6 +58,14 @@ class FileStore(ObjectStore):
                 _sync_folder(target.parent)
         except ObjectMissing as err:
             raise StoreError(f"{key}: its folder went away during the write, as a sweep does") from err
+
+
+def _sweep_tree(root: Path) -> None:
+    for folder, _, files in os.walk(root, topdown=False):
+        for name in filter(_LEFTOVER.fullmatch, files):
+            (Path(folder) / name).unlink(missing_ok=True)
+        if not any(Path(folder).iterdir()):
+            Path(folder).rmdir()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Stores behind obstore (S3, Azure Blob, GCS, memory): keys are checked, its errors translated at this edge."""
+"""Stores behind obstore (S3, Azure Blob, GCS, memory): keys are checked, errors translated here."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -128,5 +128,5 @@ class ObjectStore:
             except ObjectMissing:
                 continue
 
-    def sweep(self, prefix: str) -> None:
+    def sweep(self, folder: str, *, before: str) -> None:
         """Do nothing: such a store shows no half-written object."""

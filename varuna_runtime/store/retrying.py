@@ -87,9 +87,9 @@ class RetryingStore:
         ordered = tuple(keys)
         self._retried(lambda _: self._inner.delete(ordered))
 
-    def sweep(self, prefix: str) -> None:
+    def sweep(self, folder: str, *, before: str) -> None:
         """See Store."""
-        self._retried(lambda _: self._inner.sweep(prefix))
+        self._retried(lambda _: self._inner.sweep(folder, before=before))
 
     def _retried(self, call: Callable[[int], T]) -> T:
         policy = self._policy

@@ -46,5 +46,8 @@ class Store(Protocol):
     def delete(self, keys: Iterable[str]) -> None:
         """Delete in the order given; a missing object is fine."""
 
-    def sweep(self, prefix: str) -> None:
-        """Drop what crashed writers left below a prefix that nobody writes to any more; objects stay."""
+    def sweep(self, folder: str, *, before: str) -> None:
+        """Drop what crashed writers left in the children of `folder` that sort before `before`.
+
+        Objects stay. Only for children that nobody writes to any more.
+        """

@@ -1,0 +1,176 @@
+"""Which steps of a job are durable, and making one so; bytes and checksums, never tensors (torch-free)."""
+
+import re
+from dataclasses import dataclass
+
+from varuna_runtime.checkpoint import shards
+from varuna_runtime.spec import canonical
+from varuna_runtime.spec.errors import CheckpointRefused, InvalidInput, ObjectExists, ObjectMissing
+from varuna_runtime.spec.manifest import FORMAT, Manifest, checkpoint_prefix, manifest_key
+from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.store import Store
+
+_MANIFEST = re.compile(r".*/(\d{12,})/manifest\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a step that has a manifest is not loaded."""
+
+    step: int
+    reason: str  # names the object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """The newest complete step, or None, and every newer one that was refused, newest first.
+
+    No manifest but refusals means: there is state that cannot be read. Never start from initial weights then.
+    """
+
+    manifest: Manifest | None
+    refusals: tuple[Refusal, ...]
+
+
+def job_prefix(job: str) -> str:
+    """Prefix of every checkpoint object of a job."""
+    return checkpoint_prefix(job, 0).rpartition("/")[0]
+
+
+def newest_complete(
+    store: Store, job: str, *, verify: bool, model: ModelRecord | None = None
+) -> Manifest | None:
+    """Return the manifest of `scan`, for a caller that does not ask why a newer one was refused."""
+    return scan(store, job, verify=verify, model=model).manifest
+
+
+def scan(store: Store, job: str, *, verify: bool, model: ModelRecord | None = None) -> Scan:
+    """Walk down from the highest step to the first complete one.
+
+    `verify` also reads every shard and compares checksums; without it presence and sizes are checked.
+    With `model`, a checkpoint of another model, or one that lacks a parameter, is refused too.
+    Steps without a manifest are saves that did not finish; they are passed over in silence.
+    """
+    refusals: list[Refusal] = []
+    sizes = store.sizes(job_prefix(job))
+    for step in reversed(_steps(sizes)):
+        found = _examine(store, job, step, sizes, verify=verify, model=model)
+        if isinstance(found, Manifest):
+            return Scan(manifest=found, refusals=tuple(refusals))
+        refusals.append(found)
+    return Scan(manifest=None, refusals=tuple(refusals))
+
+
+def complete_steps(store: Store, job: str) -> tuple[int, ...]:
+    """Return the steps whose manifest parses and whose shards are there in full size, ascending."""
+    sizes = store.sizes(job_prefix(job))
+    found = ((s, _examine(store, job, s, sizes, verify=False, model=None)) for s in _steps(sizes))
+    return tuple(step for step, outcome in found if isinstance(outcome, Manifest))
+
+
+def read_manifest(store: Store, job: str, step: int) -> Manifest:
+    """Return the manifest of a step, itself checked but not its shards; CheckpointRefused."""
+    key = manifest_key(job, step)
+    try:
+        manifest = canonical.loads(Manifest, store.get(key))
+    except ObjectMissing as err:
+        raise CheckpointRefused(f"{key}: there is none") from err
+    except InvalidInput as err:
+        raise CheckpointRefused(f"{key}: does not parse") from err
+    if manifest.format != FORMAT:
+        raise CheckpointRefused(f"{key}: format {manifest.format}, this version reads {FORMAT}")
+    if (manifest.job, manifest.step, manifest.trainer.step) != (job, step, step):
+        raise CheckpointRefused(
+            f"{key}: is of job {manifest.job}, step {manifest.step}, trainer step {manifest.trainer.step}"
+        )
+    _refuse_mixture(manifest, key)
+    return manifest
+
+
+def check_shards(store: Store, manifest: Manifest) -> None:
+    """Read every shard and compare it with the manifest; CheckpointRefused naming the first bad one."""
+    for entry in manifest.shards:
+        try:
+            shards.check(entry, store.get(entry.key))
+        except ObjectMissing as err:
+            raise CheckpointRefused(f"{entry.key}: missing") from err
+
+
+def check_model(manifest: Manifest, model: ModelRecord) -> None:
+    """Refuse (CheckpointRefused) a checkpoint of another model or without one of its parameters."""
+    where = manifest_key(manifest.job, manifest.step)
+    if manifest.model_hash != model.hash():
+        raise CheckpointRefused(f"{where}: is of model {manifest.model_hash[:12]}, not {model.hash()[:12]}")
+    held = {
+        (entry.segment, tensor.name, tensor.shape, tensor.dtype)
+        for entry in manifest.shards
+        for tensor in entry.tensors
+    }
+    for segment in model.segments:
+        for record in segment.tensors:
+            wanted = (segment.index, f"param:{record.name}", record.shape, record.dtype)
+            if not record.is_buffer and wanted not in held:
+                raise CheckpointRefused(f"{where}: lacks {record.name} of segment {segment.index}")
+
+
+def commit(store: Store, manifest: Manifest) -> Manifest:
+    """Make the step durable and return its manifest: ours, or the one another generation put before.
+
+    A step is durable once; both hold equal bits (contract E6). An older manifest that turns out not to be
+    loadable never made the step durable, so ours takes its place. Idempotent. CheckpointRefused when a shard
+    of ours is not in the store.
+    """
+    check_sizes(manifest, store.sizes(checkpoint_prefix(manifest.job, manifest.step)))
+    key, data = manifest_key(manifest.job, manifest.step), canonical.dumps(manifest)
+    try:
+        store.put_if_absent(key, data)
+    except ObjectExists:
+        try:
+            existing = read_manifest(store, manifest.job, manifest.step)
+            if existing != manifest:
+                check_shards(store, existing)
+        except CheckpointRefused:
+            store.put(key, data)
+        else:
+            return existing
+    return manifest
+
+
+def check_sizes(manifest: Manifest, sizes: dict[str, int]) -> None:
+    """Refuse (CheckpointRefused) a manifest that names shards not listed, or listed with another size."""
+    for entry in manifest.shards:
+        if entry.key not in sizes:
+            raise CheckpointRefused(f"{entry.key}: missing")
+        if sizes[entry.key] != entry.num_bytes:
+            raise CheckpointRefused(f"{entry.key}: {sizes[entry.key]} bytes, wanted {entry.num_bytes}")
+
+
+def _examine(
+    store: Store, job: str, step: int, sizes: dict[str, int], *, verify: bool, model: ModelRecord | None
+) -> Manifest | Refusal:
+    try:
+        manifest = read_manifest(store, job, step)
+        check_sizes(manifest, sizes)
+        if model is not None:
+            check_model(manifest, model)
+        if verify:
+            check_shards(store, manifest)
+    except CheckpointRefused as err:
+        return Refusal(step=step, reason=str(err))
+    return manifest
+
+
+def _steps(sizes: dict[str, int]) -> tuple[int, ...]:
+    return tuple(sorted(int(found[1]) for key in sizes if (found := _MANIFEST.fullmatch(key))))
+
+
+def _refuse_mixture(manifest: Manifest, key: str) -> None:
+    folder = f"{checkpoint_prefix(manifest.job, manifest.step)}/g{manifest.generation}"
+    seen: set[str] = set()
+    for entry in manifest.shards:
+        if not entry.key.startswith(f"{folder}/s{entry.segment:05d}-"):
+            raise CheckpointRefused(f"{key}: names {entry.key}, which is not of its step and generation")
+        for tensor in entry.tensors:
+            if tensor.name in seen:
+                raise CheckpointRefused(f"{key}: holds {tensor.name} twice")
+            seen.add(tensor.name)

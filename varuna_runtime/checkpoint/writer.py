@@ -1,0 +1,292 @@
+"""Asynchronous saves of one rank: a bounded stall to copy, then a thread that writes; never two at a time.
+
+Rank 0 also collects the records of all ranks and puts the manifest. A save that fails is reported and
+forgotten: training goes on and the previous durable step stays the newest.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from varuna_runtime.checkpoint.assembly import Incomplete, RankRecord, SegmentNames, assemble, segment_names
+from varuna_runtime.checkpoint.exchange import RecordExchange
+from varuna_runtime.checkpoint.manifests import commit
+from varuna_runtime.checkpoint.meeting import Meeting, Outcome
+from varuna_runtime.checkpoint.retention import prune
+from varuna_runtime.checkpoint.shards import ShardLabel, describe
+from varuna_runtime.checkpoint.tensors import HostCopies, SegmentTensors, encode, part_of
+from varuna_runtime.spec.errors import VarunaError
+from varuna_runtime.spec.layout import Layout
+from varuna_runtime.spec.manifest import ShardEntry, TrainerState
+from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.store import Store
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durable:
+    """A step whose manifest exists, as this rank learnt it."""
+
+    step: int
+    stall_s: float  # how long `begin` held up training on this rank
+    elapsed_s: float  # from `begin` to this rank knowing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFailed:
+    """A step that was tried and did not become durable; training goes on."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long to wait before a save counts as failed."""
+
+    begin_s: float = 1.0  # in `begin`, for the previous save to let go of the host copies
+    collect_s: float = 300.0  # on rank 0, for the records of the other ranks
+    poll_s: float = 0.02  # between two looks at the exchange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Save:
+    number: int
+    step: int
+    part: SegmentTensors  # host copies
+    held: tuple[SegmentNames, ...]
+    trainer: TrainerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    step: int
+    at_s: float
+    stall_s: float
+
+
+class CheckpointWriter:
+    """Writes one rank's part of each checkpoint of a generation; use it from one thread, made after any fork.
+
+    `layout` and `rank` say which share of each segment is ours: whole tensors, balanced over the replicas.
+    `exchange` must be shared by all ranks of the generation and by nobody else. Rank 0 keeps the newest
+    `keep` durable steps.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        job: str,
+        generation: int,
+        rank: int,
+        layout: Layout,
+        model: ModelRecord,
+        exchange: RecordExchange,
+        keep: int = 3,
+        patience: Patience | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._clock = store, clock
+        self._job, self._generation, self._rank, self._layout = job, generation, rank, layout
+        self._model, self._keep, self._patience = model, keep, patience or Patience()
+        self._meeting = Meeting(exchange, world_size=layout.world_size)
+        self._copies = HostCopies()
+        self._changed = threading.Condition()  # guards everything below
+        self._num_begun = 0
+        self._save: _Save | None = None
+        self._begun: dict[int, _Begun] = {}  # by number: saves whose outcome this rank does not know yet
+        self._news: list[Durable | SaveFailed] = []
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._serve, name=f"checkpoint-{rank}", daemon=True)
+        self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether `begin` could not start a save now; on rank 0, false means that the last save is settled.
+
+        So let the ranks vote for a save only while rank 0 is not busy.
+        """
+        with self._changed:
+            return self._save is not None
+
+    def begin(self, step: int, tensors: SegmentTensors, trainer: TrainerState) -> bool:
+        """Copy this rank's share and return True; the caller may change the tensors at once.
+
+        To be called on every rank of the generation, for the same step, with all tensors of the rank's stage
+        by segment (`param:`, `buffer:` and `optim:` names). Never waits for the store: if the previous save
+        still reads the host copies after a moment, this save fails on all ranks and False is returned.
+        """
+        number, began_s = self._num_begun, self._clock()
+        self._num_begun += 1
+        with self._changed:
+            self._begun[number] = _Begun(step=step, at_s=began_s, stall_s=0.0)
+            is_free = self._changed.wait_for(lambda: self._save is None, self._patience.begin_s)
+        if not is_free:
+            self._refuse(number, step, "is still writing the previous checkpoint")
+            return False
+        replica, replicas = self._layout.replica_of(self._rank), self._layout.replicas
+        save = _Save(
+            number=number,
+            step=step,
+            part=self._copies.take(part_of(tensors, replicas=replicas, replica=replica)),
+            held=tuple(segment_names(segment, tensors[segment]) for segment in sorted(tensors)),
+            trainer=trainer,
+        )
+        with self._changed:
+            self._begun[number] = _Begun(step=step, at_s=began_s, stall_s=self._clock() - began_s)
+            self._save = save
+            self._changed.notify_all()
+        return True
+
+    def poll(self) -> tuple[Durable | SaveFailed, ...]:
+        """Return what became known since the last call, oldest first; never waits."""
+        with self._changed:
+            news = tuple(self._news)
+            self._news.clear()
+        return news
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until the outcome of every begun save is known here; False when that takes longer."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._save is None and not self._begun, timeout_s)
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """Stop after the object being written, without flushing; a write that hangs dies with the process."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._save is not None or self._is_closed, self._idle_s())
+                save = self._save
+                if self._is_closed:
+                    return
+            try:
+                self._turn(save)
+            except Exception as err:  # the thread's boundary: whatever it was becomes the save's outcome
+                self._fail(save, err)
+            with self._changed:
+                self._save = None if self._save is save else self._save
+                self._changed.notify_all()
+
+    def _idle_s(self) -> float | None:
+        return self._patience.poll_s if self._begun else None
+
+    def _turn(self, save: _Save | None) -> None:
+        if save is None:
+            for outcome in self._meeting.outcomes():
+                self._learn(outcome)
+            return
+        self._meeting.report(save.number, self._write(save))
+        if self._rank == 0:
+            self._settle(save)
+
+    def _write(self, save: _Save) -> RankRecord:
+        entries: list[ShardEntry] = []
+        for segment, tensors in sorted(save.part.items()):
+            label = ShardLabel(
+                job=self._job,
+                step=save.step,
+                generation=self._generation,
+                segment=segment,
+                part=self._layout.replica_of(self._rank),
+            )
+            data = encode(label, tensors)
+            self._store.put(label.key, data)
+            entries.append(describe(data))
+        return self._record(save.step, held=save.held, entries=tuple(entries))
+
+    def _settle(self, save: _Save) -> None:
+        """On rank 0: wait for all records, commit, tell everybody, then tidy up."""
+        failure = self._commit(save)
+        outcome = Outcome(save=save.number, failure=failure)
+        self._meeting.announce(outcome)
+        self._learn(outcome)
+        if not failure:
+            self._prune(save.step)
+
+    def _commit(self, save: _Save) -> str:
+        """Return why the step is not durable, or nothing."""
+        records = self._collect(save.number)
+        if isinstance(records, Incomplete):
+            return records.reason
+        made = assemble(
+            records, job=self._job, generation=self._generation, model=self._model, trainer=save.trainer
+        )
+        if isinstance(made, Incomplete):
+            return made.reason
+        commit(self._store, made)
+        return ""
+
+    def _collect(self, number: int) -> tuple[RankRecord, ...] | Incomplete:
+        deadline_s = self._clock() + self._patience.collect_s
+        while len(records := self._meeting.records(number)) < self._layout.world_size:
+            if failed := [record for record in records if record.error]:
+                return Incomplete(reason=f"rank {failed[0].rank} {failed[0].error}")
+            if self._clock() > deadline_s or self._is_closed:
+                missing = sorted(set(range(self._layout.world_size)) - {record.rank for record in records})
+                return Incomplete(reason=f"no record of ranks {missing} in time")
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed, self._patience.poll_s)
+        return records
+
+    def _prune(self, step: int) -> None:
+        try:
+            prune(self._store, self._job, keep=self._keep, generation=self._generation, up_to=step)
+        except VarunaError as err:  # costs space only; the next save tries again
+            log.warning("checkpoint_not_pruned", job=self._job, step=step, reason=str(err))
+
+    def _fail(self, save: _Save | None, err: Exception) -> None:
+        reason = str(err) if isinstance(err, VarunaError) else f"{type(err).__name__}: {err}"
+        if save is not None:
+            self._refuse(save.number, save.step, f"failed: {reason}")
+            return
+        with self._changed:
+            lost = sorted(self._begun)
+        for number in lost:
+            self._learn(Outcome(save=number, failure=reason))
+
+    def _refuse(self, number: int, step: int, error: str) -> None:
+        """Make the save fail on all ranks because of this one; here only, when nobody can be told."""
+        outcome = Outcome(save=number, failure=f"rank {self._rank} {error}")
+        try:
+            if self._rank != 0:
+                self._meeting.report(number, self._record(step, error=error))
+                return
+            self._meeting.announce(outcome)
+        except VarunaError as err:
+            outcome = Outcome(save=number, failure=f"{outcome.failure}; {err}")
+        self._learn(outcome)
+
+    def _learn(self, outcome: Outcome) -> None:
+        with self._changed:
+            begun = self._begun.pop(outcome.save, None)
+            if begun is None:
+                return
+            elapsed_s = self._clock() - begun.at_s
+            self._news.append(
+                SaveFailed(step=begun.step, reason=outcome.failure)
+                if outcome.failure
+                else Durable(step=begun.step, stall_s=begun.stall_s, elapsed_s=elapsed_s)
+            )
+            self._changed.notify_all()
+
+    def _record(
+        self,
+        step: int,
+        *,
+        held: tuple[SegmentNames, ...] = (),
+        entries: tuple[ShardEntry, ...] = (),
+        error: str = "",
+    ) -> RankRecord:
+        return RankRecord(
+            step=step, generation=self._generation, rank=self._rank, held=held, shards=entries, error=error
+        )
