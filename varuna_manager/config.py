@@ -1,0 +1,104 @@
+"""manager.yaml and the environment: the only module of the manager that reads either."""
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.error import YAMLError
+
+from varuna_manager.home import Home
+from varuna_runtime.spec.errors import InvalidInput
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class ManagerConfig(BaseModel):
+    """Settings of one manager; every field has a default that suits the embedded pool."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+    home: str = ""
+    """State home; default: $VARUNA_HOME, then ~/.varuna."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """0: any free port; the bound one is written to manager/manager.json."""
+    insecure_plaintext: bool = False
+    """Allow listening beyond loopback although the control plane is neither encrypted nor authenticated."""
+    store: str = ""
+    """URL of the object store of bundles, profiles and checkpoints; default: file:// below the home."""
+    provider: Literal["local", "static"] = "local"
+    """Who lends nodes: agents started by `varuna up` on this machine, or agents that dial in."""
+    beat_s: Seconds = 0.3
+    """How often agents send a sign of life."""
+    lease_s: Seconds = 3.0
+    """A node silent for this long is lost."""
+    stop_on_disconnect_after_s: Seconds = 3600.0
+    """How long agents keep their workers while the manager is away."""
+    max_log_bytes_per_job: Annotated[int, Field(ge=4096)] = 256 * 2**20
+    """Collected log lines beyond this are dropped, visibly."""
+
+    @property
+    def places(self) -> Home:
+        """The state home's layout."""
+        return Home(Path(self.home)) if self.home else default_home()
+
+    @property
+    def store_url(self) -> str:
+        """URL of the object store in use."""
+        return self.store or self.places.store_url
+
+
+def default_home() -> Home:
+    """Return $VARUNA_HOME, or ~/.varuna."""
+    return Home(Path(os.environ.get("VARUNA_HOME") or Path.home() / ".varuna"))
+
+
+def load(path: Path) -> ManagerConfig:
+    """Return the settings in a YAML file; InvalidInput names every mistake with its line."""
+    try:
+        found = YAML(typ="rt").load(path.read_text()) or CommentedMap()
+    except OSError as err:
+        raise InvalidInput(f"{path}: cannot be read: {err.strerror}") from err
+    except (YAMLError, UnicodeDecodeError) as err:
+        raise InvalidInput(f"{path}: not valid YAML: {err}") from err
+    if not isinstance(found, CommentedMap):
+        raise InvalidInput(f"{path}: seen {type(found).__name__}, wanted a mapping of settings")
+    try:
+        return checked(ManagerConfig.model_validate(dict(found)))
+    except ValidationError as err:
+        lines = {str(key): found.lc.key(key)[0] + 1 for key in found}
+        raise InvalidInput("\n".join(_mistakes(path, err, lines))) from err
+
+
+def checked(config: ManagerConfig) -> ManagerConfig:
+    """Return the settings if they are safe together, else raise InvalidInput."""
+    if not _is_loopback(config.host) and not config.insecure_plaintext:
+        raise InvalidInput(
+            f"host: seen {config.host}, which others can reach, but the control plane is neither encrypted "
+            "nor authenticated; listen on 127.0.0.1, or set insecure_plaintext: true on a private network"
+        )
+    if config.lease_s < 3 * config.beat_s:
+        raise InvalidInput(
+            f"lease_s: seen {config.lease_s:g}, wanted at least 3 x beat_s = {3 * config.beat_s:g}"
+        )
+    return config
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _mistakes(path: Path, err: ValidationError, lines: dict[str, int]) -> list[str]:
+    found = [(lines.get(str(e["loc"][0]), 1), str(e["loc"][0]), e) for e in err.errors()]
+    return [
+        f"{path}:{line}: {key}: seen {e['input']!r}; {e['msg']}"
+        for line, key, e in sorted(found, key=lambda f: f[:2])
+    ]

@@ -1,0 +1,219 @@
+"""The manager process: puts the parts together, runs them, and stops without touching what agents run."""
+
+import asyncio
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from varuna_manager import config as settings
+from varuna_manager import serving, single
+from varuna_manager.clock import Clock
+from varuna_manager.cloud import processes
+from varuna_manager.cloud.local import LocalProvider
+from varuna_manager.cloud.provider import Provider
+from varuna_manager.cloud.static import StaticProvider
+from varuna_manager.config import ManagerConfig
+from varuna_manager.consumer import Consumer
+from varuna_manager.core.config import CoreConfig
+from varuna_manager.core.events import ManagerStarted
+from varuna_manager.core.step import replay, step
+from varuna_manager.dispatch import Dispatcher, Means, keep_profile
+from varuna_manager.logbook import Logbook
+from varuna_manager.persistence import Batch, Database
+from varuna_manager.planning import PlanningProcess
+from varuna_manager.rpc.agents import AgentLinkService, LinkSettings
+from varuna_manager.rpc.clients import ClientMeans, ClientService
+from varuna_manager.rpc.links import Links
+from varuna_manager.secrecy import SecretBox, generation_key
+from varuna_manager.watching import forget_secrets, poll_provider, report_gone, tick
+from varuna_runtime.spec.errors import Conflict, VarunaError
+from varuna_runtime.store import Store, open_store
+from varuna_runtime.wire.v1 import agent_pb2_grpc, client_pb2_grpc
+
+_log = structlog.get_logger()
+_MAX_MESSAGE_BYTES = 64 * 2**20
+_STOP_GRACE_S = 0.5
+_SERVER_OPTIONS = [
+    ("grpc.so_reuseport", 0),  # a second manager on the port must fail, not share it
+    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+]
+
+
+def run(config: ManagerConfig) -> None:
+    """Serve until SIGTERM or SIGINT. Conflict: another manager has the home or the port."""
+    _log_as_json()
+    settings.checked(config)
+    with ExitStack() as held:
+        held.enter_context(single.hold(config.places.lock))
+        try:
+            asyncio.run(_run(config, held))
+        except ExceptionGroup as group:
+            first = group.exceptions[0]
+            raise VarunaError(f"the manager cannot go on: {type(first).__name__}: {first}") from group
+
+
+async def _run(config: ManagerConfig, held: ExitStack) -> None:
+    stop = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    server = grpc.aio.server(options=_SERVER_OPTIONS)
+    address = _bound(server, config)  # before the store is touched: a second manager must not take it over
+    tasks = asyncio.TaskGroup()
+    parts = _assembled(config, held, tasks)
+    async with tasks:
+        workers = [
+            tasks.create_task(parts.consumer.run()),
+            tasks.create_task(tick(parts.consumer, parts.clock)),
+            tasks.create_task(poll_provider(parts.provider, parts.consumer, parts.clock)),
+            tasks.create_task(forget_secrets(parts.secrets, parts.consumer)),
+        ]
+        try:
+            await _take_over(parts)
+            await _serve(server, parts)
+            here = serving.Serving(address=address, epoch=parts.epoch, process=processes.own())
+            serving.write(config.places, here)
+            _log.info("serving", address=address, epoch=parts.epoch, home=str(config.places.root))
+            await stop.wait()
+            _log.info("stopping", why="asked to; agents keep their workers")
+        finally:
+            parts.consumer.close()
+            parts.dispatcher.close()
+            serving.remove(config.places)
+            await server.stop(_STOP_GRACE_S)
+        for worker in workers:
+            worker.cancel()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    consumer: Consumer
+    dispatcher: Dispatcher
+    clock: Clock
+    provider: Provider
+    secrets: SecretBox
+    agents: AgentLinkService
+    clients: ClientService
+    epoch: int
+
+
+def _assembled(config: ManagerConfig, held: ExitStack, tasks: asyncio.TaskGroup) -> _Parts:
+    home = config.places
+    database = Database(home.journal)
+    held.callback(database.close)
+    store = open_store(config.store_url)
+    planning = PlanningProcess()
+    held.callback(planning.close)
+    planning.warm_up()
+    links, clock = Links(), Clock(not_before_s=database.last_at_s())
+    secrets = SecretBox(home.secrets)
+    dispatcher = Dispatcher(
+        Means(
+            links=links,
+            database=database,
+            store=store,
+            store_url=config.store_url,
+            secrets=secrets,
+            generation_key=generation_key(home.secret_key),
+            clock=clock,
+            plan=planning.plan,
+        ),
+        tasks,
+    )
+    core_config = CoreConfig(beat_s=config.beat_s, lease_s=config.lease_s)
+    consumer = Consumer(
+        replay(database.replay(), core_config),
+        step=step,
+        commit=_Committing(database, store, held),
+        dispatch=dispatcher.dispatch,
+    )
+    dispatcher.answer_to(consumer.offer)
+    logbook = Logbook(home.logs, max_job_bytes=config.max_log_bytes_per_job, mask=secrets.masked)
+    epoch = database.next_epoch()
+    link_settings = LinkSettings(
+        epoch=epoch,
+        beat_s=config.beat_s,
+        lease_s=config.lease_s,
+        stop_on_disconnect_after_s=config.stop_on_disconnect_after_s,
+    )
+    return _Parts(
+        consumer=consumer,
+        dispatcher=dispatcher,
+        clock=clock,
+        provider=LocalProvider(home) if config.provider == "local" else StaticProvider(),
+        secrets=secrets,
+        agents=AgentLinkService(consumer, links, logbook, clock, link_settings),
+        clients=ClientService(
+            ClientMeans(
+                consumer=consumer,
+                database=database,
+                store=store,
+                logbook=logbook,
+                secrets=secrets,
+                clock=clock,
+                planning=planning,
+            )
+        ),
+        epoch=epoch,
+    )
+
+
+async def _take_over(parts: _Parts) -> None:
+    """Record the new epoch in the journal and look at the cloud, before anyone is served."""
+    for job in parts.secrets.jobs() - parts.consumer.state.jobs.keys():
+        parts.secrets.remove(job)  # its submit never reached the journal
+    await parts.consumer.post(ManagerStarted(at_s=parts.clock.now_s(), epoch=parts.epoch))
+    await report_gone(parts.provider, parts.consumer, parts.clock)
+
+
+async def _serve(server: grpc.aio.Server, parts: _Parts) -> None:
+    agent_pb2_grpc.add_AgentLinkServicer_to_server(parts.agents, server)  # type: ignore[no-untyped-call]
+    client_pb2_grpc.add_ClientServicer_to_server(parts.clients, server)  # type: ignore[no-untyped-call]
+    healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
+    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    await server.start()
+    await healthy.set("", health_pb2.HealthCheckResponse.SERVING)
+
+
+def _bound(server: grpc.aio.Server, config: ManagerConfig) -> str:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    try:
+        port = server.add_insecure_port(f"{host}:{config.port}")
+    except RuntimeError as err:
+        raise Conflict(
+            f"cannot listen on {host}:{config.port}: another process has the port, perhaps another manager; "
+            "end it, or choose another port"
+        ) from err
+    return f"{host}:{port}"
+
+
+class _Committing:
+    """Commits, then shares new profiles through the store without anyone waiting for it."""
+
+    def __init__(self, database: Database, store: Store, held: ExitStack) -> None:
+        self._database = database
+        self._store = store
+        self._sharing = held.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix="share"))
+
+    def __call__(self, batch: Batch) -> None:
+        self._database.commit(batch)
+        for row in batch.profiles:
+            self._sharing.submit(keep_profile, self._store, row)
+
+
+def _log_as_json() -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )

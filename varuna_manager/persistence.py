@@ -1,0 +1,301 @@
+"""The manager's database: the journal, and what users look up. It never decides anything.
+
+One connection writes; a commit returns once SQLite has synced it (WAL, synchronous=FULL).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from varuna_manager.core import journal as codec
+from varuna_manager.core.events import Durable
+from varuna_manager.planner.request import PlanOutcome
+from varuna_runtime.spec import canonical
+from varuna_runtime.spec.errors import Conflict
+from varuna_runtime.spec.layout import Infeasible, Plan
+
+SCHEMA_VERSION = 1
+_PAGE = 1000
+
+_tables = sa.MetaData()
+_meta = sa.Table("meta", _tables, sa.Column("key", sa.Text, primary_key=True), sa.Column("value", sa.Integer))
+_journal = sa.Table(
+    "journal",
+    _tables,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("at_s", sa.Float, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+_events = sa.Table(
+    "events",
+    _tables,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("at_s", sa.Float, nullable=False),
+    sa.Column("job", sa.Text, nullable=False, index=True),
+    sa.Column("node", sa.Text, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("what", sa.Text, nullable=False),
+    sa.Column("who", sa.Text, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+)
+_steps = sa.Table(
+    "steps",
+    _tables,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("step", sa.Integer, primary_key=True),
+    sa.Column("generation", sa.Integer, primary_key=True),
+    sa.Column("loss_hex", sa.Text, nullable=False),
+    sa.Column("loss", sa.Float, nullable=True),
+    sa.Column("samples", sa.Integer, nullable=False),
+    sa.Column("step_s", sa.Float, nullable=False),
+    sa.Column("at_s", sa.Float, nullable=False),
+)
+_plans = sa.Table(
+    "plans",
+    _tables,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("job", sa.Text, nullable=False, index=True),
+    sa.Column("plan_hash", sa.Text, nullable=False),
+    sa.Column("plan_json", sa.LargeBinary, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("change", sa.Text, nullable=False),
+    sa.Column("explanation_json", sa.LargeBinary, nullable=False),
+)
+_profiles = sa.Table(
+    "profiles",
+    _tables,
+    sa.Column("model_hash", sa.Text, primary_key=True),
+    sa.Column("device_kind", sa.Text, primary_key=True),
+    sa.Column("profile_json", sa.LargeBinary, nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """A line of the event list users see."""
+
+    at_s: float
+    job: str
+    node: str
+    generation: int
+    what: str
+    who: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEvent:
+    """An event line with its id, which only grows."""
+
+    id: int
+    line: EventRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """A committed step; a step replayed in a later generation is a row of its own."""
+
+    job: str
+    step: int
+    generation: int
+    loss_hex: str
+    loss: float
+    samples: int
+    step_s: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """An answer of the planner; `plan_json` is empty when it was infeasible."""
+
+    job: str
+    plan_hash: str
+    plan_json: bytes
+    reason: str
+    change: str
+    explanation_json: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRow:
+    """A measured profile by what it was measured for."""
+
+    model_hash: str
+    device_kind: str
+    profile_json: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one commit makes durable, all or nothing."""
+
+    journal: tuple[Durable, ...] = ()
+    events: tuple[EventRow, ...] = ()
+    steps: tuple[StepRow, ...] = ()
+    plans: tuple[PlanRow, ...] = ()
+    profiles: tuple[ProfileRow, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """True when there is nothing to write."""
+        return not (self.journal or self.events or self.steps or self.plans or self.profiles)
+
+
+def plan_row(job: str, answer: PlanOutcome) -> PlanRow:
+    """Return the row that explains an answer of the planner."""
+    explanation = b"" if answer.explanation is None else canonical.dumps(answer.explanation)
+    match answer.outcome:
+        case Plan() as plan:
+            return PlanRow(
+                job=job,
+                plan_hash=plan.hash(),
+                plan_json=canonical.dumps(plan),
+                reason="",
+                change="",
+                explanation_json=explanation,
+            )
+        case Infeasible(reason=reason, change=change):
+            return PlanRow(
+                job=job,
+                plan_hash="",
+                plan_json=b"",
+                reason=reason,
+                change=change,
+                explanation_json=explanation,
+            )
+
+
+class Database:
+    """One SQLite file; calls block, writes come from one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._reader = sa.create_engine(f"sqlite:///{path}")
+        self._writer = sa.create_engine(f"sqlite:///{path}")
+        sa.event.listen(self._writer, "connect", _configure)
+        sa.event.listen(self._writer, "begin", _begin)
+        _tables.create_all(self._writer)
+        self._check_version(path)
+
+    def next_epoch(self) -> int:
+        """Return the epoch of this start: one more than any before it, already durable."""
+        with self._writer.begin() as connection:
+            epoch = 1 + (self._read_meta(connection, "epoch") or 0)
+            self._write_meta(connection, "epoch", epoch)
+        return epoch
+
+    def commit(self, batch: Batch) -> None:
+        """Write the batch in one transaction; it is on disk when this returns."""
+        with self._writer.begin() as connection:
+            for table, rows in _rows(batch):
+                if rows:
+                    connection.execute(insert(table).on_conflict_do_nothing(), rows)
+            for profile in batch.profiles:
+                connection.execute(_upsert(_profiles, asdict(profile), ["model_hash", "device_kind"]))
+
+    def replay(self) -> Iterator[Durable]:
+        """Yield every journaled event, oldest first."""
+        query = sa.select(_journal.c.body).order_by(_journal.c.id)
+        with self._reader.connect() as connection:
+            for (body,) in connection.execute(query.execution_options(yield_per=_PAGE)):
+                yield codec.decode(body)
+
+    def last_at_s(self) -> float:
+        """Return the time of the newest journaled event, 0 for an empty journal."""
+        with self._reader.connect() as connection:
+            return connection.execute(sa.select(sa.func.max(_journal.c.at_s))).scalar() or 0.0
+
+    def events(self, *, job: str, after: int) -> tuple[StoredEvent, ...]:
+        """Return up to a page of event lines with an id above `after`; an empty job means all jobs."""
+        query = sa.select(_events).where(_events.c.id > after).order_by(_events.c.id).limit(_PAGE)
+        if job:
+            query = query.where(_events.c.job == job)
+        with self._reader.connect() as connection:
+            return tuple(_stored_event(row) for row in connection.execute(query).mappings())
+
+    def steps(self, job: str) -> tuple[StepRow, ...]:
+        """Return every recorded step of a job in (step, generation) order."""
+        query = sa.select(_steps).where(_steps.c.job == job).order_by(_steps.c.step, _steps.c.generation)
+        with self._reader.connect() as connection:
+            return tuple(_step(row) for row in connection.execute(query).mappings())
+
+    def plan(self, job: str, *, plan_hash: str = "") -> PlanRow | None:
+        """Return the newest answer of the planner for a job, or the newest with that hash."""
+        query = sa.select(*(c for c in _plans.c if c.name != "id")).where(_plans.c.job == job)
+        if plan_hash:
+            query = query.where(_plans.c.plan_hash == plan_hash)
+        with self._reader.connect() as connection:
+            row = connection.execute(query.order_by(_plans.c.id.desc()).limit(1)).mappings().first()
+            return PlanRow(**row) if row else None
+
+    def profile(self, model_hash: str, *, device_kind: str = "") -> bytes | None:
+        """Return the profile of a model for a device kind, or for any kind when none is given."""
+        query = sa.select(_profiles.c.profile_json).where(_profiles.c.model_hash == model_hash)
+        if device_kind:
+            query = query.where(_profiles.c.device_kind == device_kind)
+        with self._reader.connect() as connection:
+            return connection.execute(query.order_by(_profiles.c.device_kind).limit(1)).scalar()
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._reader.dispose()
+        self._writer.dispose()
+
+    def _check_version(self, path: Path) -> None:
+        with self._writer.begin() as connection:
+            found = self._read_meta(connection, "schema")
+            if found is None:
+                self._write_meta(connection, "schema", SCHEMA_VERSION)
+            elif found != SCHEMA_VERSION:
+                raise Conflict(
+                    f"{path} has schema {found}, this version reads {SCHEMA_VERSION}; "
+                    "use the version that wrote it, or a new state home"
+                )
+
+    def _read_meta(self, connection: sa.Connection, key: str) -> int | None:
+        return connection.execute(sa.select(_meta.c.value).where(_meta.c.key == key)).scalar()
+
+    def _write_meta(self, connection: sa.Connection, key: str, value: int) -> None:
+        connection.execute(_upsert(_meta, {"key": key, "value": value}, ["key"]))
+
+
+def _configure(connection: Any, _record: object) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA busy_timeout=5000")
+    connection.isolation_level = None  # the driver opens no transaction of its own; `_begin` does
+
+
+def _begin(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _upsert(table: sa.Table, row: dict[str, Any], keys: Sequence[str]) -> sa.Insert:
+    changed = {name: value for name, value in row.items() if name not in keys}
+    return insert(table).values(row).on_conflict_do_update(index_elements=keys, set_=changed)
+
+
+def _rows(batch: Batch) -> Iterator[tuple[sa.Table, list[dict[str, Any]]]]:
+    yield (
+        _journal,
+        [{"at_s": e.at_s, "kind": type(e).__name__, "body": codec.encode(e)} for e in batch.journal],
+    )
+    yield _events, [asdict(row) for row in batch.events]
+    yield _steps, [asdict(row) for row in batch.steps]
+    yield _plans, [asdict(row) for row in batch.plans]
+
+
+def _stored_event(row: sa.RowMapping) -> StoredEvent:
+    fields = dict(row)
+    return StoredEvent(id=fields.pop("id"), line=EventRow(**fields))
+
+
+def _step(row: sa.RowMapping) -> StepRow:
+    loss = row["loss"] if row["loss"] is not None else float("nan")  # SQLite keeps no NaN
+    return StepRow(**{**row, "loss": loss})

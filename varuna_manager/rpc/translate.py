@@ -1,0 +1,213 @@
+"""Between protobuf and the core's records; pure."""
+
+import re
+from collections.abc import Iterable
+from typing import TypedDict
+
+from varuna_manager.core import actions, events
+from varuna_manager.persistence import StepRow
+from varuna_runtime.spec import canonical
+from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.spec.profile import Profile
+from varuna_runtime.wire.v1 import agent_pb2, common_pb2
+
+_NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+_MAX_SLOTS = 1024
+_MAX_TEXT = 64 * 2**10
+
+_CAUSES = {
+    common_pb2.USER_ERROR: events.Cause.USER_ERROR,
+    common_pb2.WORKER_CRASH: events.Cause.WORKER_CRASH,
+    common_pb2.PEER_LOST: events.Cause.PEER_LOST,
+    common_pb2.HANG: events.Cause.HANG,
+    common_pb2.START_FAILED: events.Cause.START_FAILED,
+    common_pb2.PLAN_MISMATCH: events.Cause.PLAN_MISMATCH,
+}
+_KINDS = {actions.Kind.TRAIN: common_pb2.TRAIN, actions.Kind.PROFILE: common_pb2.PROFILE}
+
+
+class _Head(TypedDict):
+    at_s: float
+    job: str
+    generation: int
+    rank: int
+
+
+def joined(hello: agent_pb2.Hello, at_s: float) -> events.NodeJoined:
+    """Return the event of an agent's first message; InvalidInput when it is not a proper one."""
+    if not _NODE.fullmatch(hello.node):
+        raise InvalidInput(f"node: seen {hello.node!r}, wanted letters, digits, dots and dashes, at most 128")
+    if not hello.incarnation or len(hello.incarnation) > 128:
+        raise InvalidInput("incarnation: wanted a fresh id of 1 to 128 characters")
+    if not 1 <= hello.slots <= _MAX_SLOTS:
+        raise InvalidInput(f"slots: seen {hello.slots}, wanted 1 to {_MAX_SLOTS}")
+    if hello.memory_bytes <= 0:
+        raise InvalidInput(f"memory_bytes: seen {hello.memory_bytes}, wanted the bytes of one slot")
+    return events.NodeJoined(
+        at_s=at_s,
+        node=hello.node,
+        incarnation=hello.incarnation,
+        slots=hello.slots,
+        device_kind=hello.device_kind,
+        memory_bytes=hello.memory_bytes,
+        host=hello.host,
+        notices=hello.notices,
+        pid=hello.pid,
+        running=running(hello.running),
+    )
+
+
+def running(found: Iterable[agent_pb2.Running]) -> tuple[events.Running, ...]:
+    """Return what an agent says it runs."""
+    return tuple(
+        events.Running(job=r.job, generation=r.generation, ranks=tuple(sorted(r.ranks))) for r in found
+    )
+
+
+def notice(report: agent_pb2.NoticeReport, node: str, incarnation: str, at_s: float) -> events.Durable:
+    """Return the event of a notice given or withdrawn; its deadline is on our clock."""
+    if report.cancelled:
+        return events.NoticeCancelled(at_s=at_s, node=node, incarnation=incarnation)
+    deadline_s = at_s + max(report.seconds_left, 0.0)
+    return events.NoticeReceived(
+        at_s=at_s, node=node, incarnation=incarnation, deadline_s=deadline_s, source=report.source
+    )
+
+
+def rank_events(report: agent_pb2.RankReport, at_s: float) -> tuple[events.Durable, ...]:
+    """Return what a rank's report means: one event, and the profile before it if it carries one."""
+    head = _Head(at_s=at_s, job=report.job, generation=report.generation, rank=report.rank)
+    match report.WhichOneof("report"):
+        case "prepared":
+            return (_prepared(head, report.prepared),)
+        case "ready":
+            return (events.RankReady(**head),)
+        case "active":
+            return (events.RankActive(**head, step=report.active.step),)
+        case "durable":
+            step = report.durable.step
+            return (events.StepDurable(at_s=at_s, job=report.job, generation=report.generation, step=step),)
+        case "drained":
+            return (events.RankDrained(**head, step=report.drained.step),)
+        case "finished":
+            return _finished(head, report.finished)
+        case "failed":
+            return (_failed(head, report.failed),)
+        case _:
+            raise InvalidInput(f"rank {report.rank} of {report.job} sent an empty report")
+
+
+def steps(report: agent_pb2.StepReport, at_s: float) -> tuple[events.StepSeen, ...]:
+    """Return the committed steps of a report."""
+    return tuple(
+        events.StepSeen(
+            at_s=at_s,
+            job=report.job,
+            generation=report.generation,
+            step=s.step,
+            loss=s.loss,
+            samples=s.samples,
+            step_s=s.step_s,
+            loss_hex=s.loss_hex,
+        )
+        for s in report.steps
+    )
+
+
+def step_row(seen: events.StepSeen) -> StepRow:
+    """Return the row that keeps a committed step."""
+    return StepRow(
+        job=seen.job,
+        step=seen.step,
+        generation=seen.generation,
+        loss_hex=seen.loss_hex,
+        loss=seen.loss,
+        samples=seen.samples,
+        step_s=seen.step_s,
+        at_s=seen.at_s,
+    )
+
+
+def start(
+    action: actions.StartRanks, *, store_url: str, secrets: dict[str, str], generation_secret: str
+) -> agent_pb2.ManagerMessage:
+    """Return the Start message of one node."""
+    return agent_pb2.ManagerMessage(
+        start=agent_pb2.Start(
+            job=action.job,
+            generation=action.generation,
+            kind=_KINDS[action.kind],
+            plan_json=canonical.dumps(action.plan),
+            job_json=canonical.dumps(action.spec),
+            model_json=canonical.dumps(action.model),
+            ranks=action.ranks,
+            bundle=action.bundle,
+            store_url=action.spec.checkpoint.store or store_url,
+            bundle_store_url=store_url,
+            resume_step=action.resume_step,
+            secrets=secrets,
+            generation_secret=generation_secret,
+        )
+    )
+
+
+Command = (
+    actions.ActivateRanks
+    | actions.DrainRanks
+    | actions.AbortRanks
+    | actions.ForgetJob
+    | actions.ReleaseNode
+    | actions.FenceNode
+)
+
+
+def command(action: Command) -> agent_pb2.ManagerMessage:
+    """Return the message of an action that needs nothing but itself."""
+    match action:
+        case actions.ActivateRanks(job=job, generation=generation):
+            endpoints = [common_pb2.Endpoint(rank=e.rank, host=e.host, port=e.port) for e in action.endpoints]
+            body = agent_pb2.Activate(job=job, generation=generation, endpoints=endpoints)
+            return agent_pb2.ManagerMessage(activate=body)
+        case actions.DrainRanks(job=job, generation=generation, within_s=within_s, reason=reason):
+            drain = agent_pb2.Drain(job=job, generation=generation, within_s=within_s, reason=reason)
+            return agent_pb2.ManagerMessage(drain=drain)
+        case actions.AbortRanks(job=job, generation=generation, reason=reason):
+            abort = agent_pb2.Abort(job=job, generation=generation, reason=reason)
+            return agent_pb2.ManagerMessage(abort=abort)
+        case actions.ForgetJob(job=job):
+            return agent_pb2.ManagerMessage(forget=agent_pb2.Forget(job=job))
+        case actions.ReleaseNode(reason=reason):
+            return agent_pb2.ManagerMessage(leave=agent_pb2.Leave(reason=reason))
+        case actions.FenceNode(reason=reason):
+            return agent_pb2.ManagerMessage(fenced=agent_pb2.Fenced(reason=reason))
+
+
+def _prepared(head: _Head, report: agent_pb2.Prepared) -> events.RankPrepared:
+    endpoint = events.Endpoint(
+        rank=report.endpoint.rank, host=report.endpoint.host, port=report.endpoint.port
+    )
+    return events.RankPrepared(
+        **head, plan_hash=report.plan_hash, endpoint=endpoint, resume_step=report.resume_step
+    )
+
+
+def _finished(head: _Head, report: common_pb2.Finished) -> tuple[events.Durable, ...]:
+    finished = events.RankFinished(**head, step=report.step, weights_sha256=report.weights_sha256)
+    if not report.profile_json:
+        return (finished,)
+    try:
+        profile = canonical.loads(Profile, report.profile_json)
+    except InvalidInput as err:
+        message = "the profile it measured cannot be read"
+        cause = events.Cause.START_FAILED
+        return (events.RankFailed(**head, cause=cause, message=message, detail=str(err)[:_MAX_TEXT]),)
+    return (events.ProfileReady(at_s=head["at_s"], job=head["job"], profile=profile), finished)
+
+
+def _failed(head: _Head, report: common_pb2.Failure) -> events.RankFailed:
+    return events.RankFailed(
+        **head,
+        cause=_CAUSES.get(report.cause, events.Cause.WORKER_CRASH),
+        message=report.message[:_MAX_TEXT],
+        detail=report.detail[:_MAX_TEXT],
+    )
