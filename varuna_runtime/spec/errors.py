@@ -59,3 +59,7 @@ class ObjectMissing(StoreError):
 
 class ModelRefused(VarunaError):
     """The model or data set breaks the pipeline or the exactness contract; the message names the module."""
+
+
+class StepDiverged(VarunaError):
+    """A step gave non-finite gradients, no weight, or other weights on two replicas; it was not applied."""

@@ -1,0 +1,161 @@
+"""Sums of a segment's parameter gradients over micro-batches, in the canonical order (contract E4)."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from varuna_runtime.spec.reduction import Node, children, owned_nodes, share
+
+BLOCK = 1 << 18  # elements; a block never spans parameters (contract E5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """Trainable parameters of one segment that share a dtype, laid out one after the other."""
+
+    segment: int
+    dtype: torch.dtype
+    names: tuple[str, ...]  # as seen from the segment, in its canonical order
+    shapes: tuple[torch.Size, ...]
+    positions: tuple[int, ...]  # of these parameters among the segment's trainable ones
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """First element of each parameter, then the total."""
+        return tuple(accumulate((shape.numel() for shape in self.shapes), initial=0))
+
+    def views(self, flat: Tensor) -> tuple[Tensor, ...]:
+        """Return `flat` as one view per parameter."""
+        parts = torch.split(flat, [shape.numel() for shape in self.shapes])
+        return tuple(part.view(shape) for part, shape in zip(parts, self.shapes, strict=True))
+
+    def blocks(self) -> tuple[range, ...]:
+        """Return the element range of every block, in order."""
+        spans = zip(self.offsets, self.offsets[1:], strict=False)
+        return tuple(
+            range(a, min(a + BLOCK, last)) for first, last in spans for a in range(first, last, BLOCK)
+        )
+
+    def owner_ranges(self, replicas: int) -> tuple[slice, ...]:
+        """Return the elements each replica sums up: whole blocks, contiguous, about equal."""
+        edges = [0, *(block.stop for block in self.blocks())]
+        cuts = [edges[bisect_left(edges, d * edges[-1] / replicas)] for d in range(replicas)]
+        return tuple(slice(a, b) for a, b in zip(cuts, [*cuts[1:], edges[-1]], strict=True))
+
+
+def spaces_of(segment: int, parameters: Sequence[tuple[str, Tensor]]) -> tuple[Space, ...]:
+    """Return the spaces of a segment's trainable parameters, in order of each dtype's first use."""
+    by_dtype: dict[torch.dtype, list[int]] = {}
+    for position, (_, parameter) in enumerate(parameters):
+        by_dtype.setdefault(parameter.dtype, []).append(position)
+    return tuple(
+        Space(
+            segment=segment,
+            dtype=dtype,
+            names=tuple(parameters[p][0] for p in positions),
+            shapes=tuple(parameters[p][1].shape for p in positions),
+            positions=tuple(positions),
+        )
+        for dtype, positions in by_dtype.items()
+    )
+
+
+class Accumulator:
+    """Sums one space's gradients over one replica's micro-batches of a step.
+
+    Holds at most ceil(log2(number of virtual replicas)) + 1 flat buffers beside the one in progress and keeps
+    them for the next step.
+    """
+
+    def __init__(self, space: Space, device: torch.device) -> None:
+        self.space = space
+        self.touched = torch.zeros(len(space.names), dtype=torch.bool)
+        self._device = device
+        self._free: list[Tensor] = []
+        self._stack: list[tuple[Node, Tensor]] = []
+        self._parent: dict[tuple[Node, Node], Node] = {}
+        self._leaf: Tensor | None = None
+        self._result: Tensor | None = None
+        self._views: tuple[Tensor, ...] = ()
+
+    def start(self, virtual: int, owned: range) -> None:
+        """Begin a step in which this replica owns the virtual replicas `owned` of `virtual`."""
+        self._free.extend(flat for _, flat in self._stack)
+        self._stack.clear()
+        if self._result is not None:
+            self._free.append(self._result)
+            self._result = None
+        self.touched.zero_()
+        self._parent = _merges(owned_nodes(virtual, owned))
+
+    def add(self, gradients: Sequence[Tensor | None]) -> None:
+        """Add one micro-batch's gradients, given in the segment's order of trainable parameters."""
+        picked = [gradients[p] for p in self.space.positions]
+        if self._leaf is None:
+            self._begin_leaf(picked)
+            return
+        for at, (view, gradient) in enumerate(zip(self._views, picked, strict=True)):
+            if gradient is not None:
+                view.add_(gradient)
+                self.touched[at] = True
+
+    def _begin_leaf(self, picked: Sequence[Tensor | None]) -> None:
+        self._leaf = self._spare()
+        self._views = self.space.views(self._leaf)
+        for at, (view, gradient) in enumerate(zip(self._views, picked, strict=True)):
+            if gradient is None:
+                view.zero_()
+            else:
+                view.copy_(gradient)
+                self.touched[at] = True
+
+    def finish_leaf(self, virtual_replica: int) -> None:
+        """End a virtual replica's sum and merge it upwards as far as its left siblings are here."""
+        assert self._leaf is not None, "a virtual replica without micro-batches"
+        node, flat = Node(virtual_replica, virtual_replica + 1), self._leaf
+        self._leaf = None
+        while self._stack and (parent := self._parent.get((self._stack[-1][0], node))):
+            left = self._stack.pop()[1]
+            left.add_(flat)
+            self._free.append(flat)
+            node, flat = parent, left
+        self._stack.append((node, flat))
+
+    def nodes(self) -> dict[Node, Tensor]:
+        """Return the sums of the maximal nodes this replica completed alone, left to right."""
+        return dict(self._stack)
+
+    def result(self) -> Tensor:
+        """Return the buffer for the sum over all replicas; the first node's own, where there is one."""
+        if self._stack:
+            return self._stack[0][1]
+        if self._result is None:
+            self._result = self._spare()
+        return self._result
+
+    def _spare(self) -> Tensor:
+        if self._free:
+            return self._free.pop()
+        return torch.empty(self.space.offsets[-1], dtype=self.space.dtype, device=self._device)
+
+
+def _merges(roots: Sequence[Node]) -> dict[tuple[Node, Node], Node]:
+    """Return the parent of every pair of siblings at or below `roots`."""
+    found: dict[tuple[Node, Node], Node] = {}
+    pending = list(roots)
+    while pending:
+        node = pending.pop()
+        if not node.is_leaf:
+            left, right = children(node)
+            found[left, right] = node
+            pending += (left, right)
+    return found
+
+
+def owned_by(virtual: int, replicas: int, replica: int) -> tuple[Node, ...]:
+    """Return the nodes that `replica` hands over in a step of `virtual` virtual replicas."""
+    return owned_nodes(virtual, share(virtual, replicas, replica))

@@ -1,0 +1,135 @@
+"""What all ranks must know alike: loss totals, gradient norm, and the vote on a step (contract E6).
+
+Rank 0 collects every rank's part, folds them in canonical order and sends everyone the result.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from varuna_runtime.spec.errors import StepDiverged
+from varuna_runtime.spec.layout import Layout
+from varuna_runtime.worker.link import Link
+from varuna_runtime.worker.norm import fold, norm_of
+from varuna_runtime.worker.signals import Stepping, receive
+from varuna_runtime.worker.weights import weights_sha256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Sums over every micro-batch of a step."""
+
+    loss_sum: float
+    weight: float
+
+    @property
+    def loss(self) -> float:
+        """Mean over the weight."""
+        return self.loss_sum / self.weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ballot:
+    """One rank's vote; `partials` are its stage's, given by replica 0 alone."""
+
+    drain: bool
+    checkpoint: bool
+    partials: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The outcome, equal on every rank."""
+
+    drain: bool
+    checkpoint: bool
+    grad_norm: float
+
+
+class Agreement:
+    """One rank's side of the agreements of its generation."""
+
+    def __init__(self, link: Link, layout: Layout) -> None:
+        self._link = link
+        self._layout = layout
+        self._ranks = range(layout.world_size)
+        self._losses = torch.empty((0, 2), dtype=torch.float64)
+
+    def contribute_losses(self, losses: Tensor) -> None:
+        """Send a replica's `(micro-batches, 2)` float64 losses and weights; for ranks of the last stage."""
+        self._losses = losses
+        if self._link.rank:
+            self._link.send(0, "losses", (losses,))
+
+    def totals(self) -> Stepping[Totals]:
+        """Return the step's totals, folded in order of micro-batch."""
+        result = yield from self._from_rank_0("totals", self._fold_losses())
+        loss_sum, weight = result.tolist()
+        return Totals(loss_sum=loss_sum, weight=weight)
+
+    def _fold_losses(self) -> Stepping[Tensor]:
+        last = self._layout.stages - 1
+        parts = []
+        for replica in range(self._layout.replicas):
+            rank = self._layout.rank(stage=last, replica=replica)
+            parts.append((yield from self._part(rank, "losses", self._losses)))
+        columns = torch.cat(parts).T.tolist()
+        return torch.tensor([fold(column) for column in columns], dtype=torch.float64)
+
+    def decide(self, ballot: Ballot) -> Stepping[Decision]:
+        """Vote, and return the outcome."""
+        mine = torch.tensor([ballot.drain, ballot.checkpoint, *ballot.partials], dtype=torch.float64)
+        if self._link.rank:
+            self._link.send(0, "ballot", (mine,))
+        drain, checkpoint, norm = (yield from self._from_rank_0("decision", self._count(mine))).tolist()
+        return Decision(drain=bool(drain), checkpoint=bool(checkpoint), grad_norm=norm)
+
+    def _count(self, mine: Tensor) -> Stepping[Tensor]:
+        drain = checkpoint = 0.0
+        partials: list[float] = []
+        for rank in self._ranks:  # the ranks of replica 0 come first, in order of stage
+            ballot = yield from self._part(rank, "ballot", mine)
+            asked_drain, asked_checkpoint, *squares = ballot.tolist()
+            drain, checkpoint = max(drain, asked_drain), max(checkpoint, asked_checkpoint)
+            partials += squares
+        return torch.tensor([drain, checkpoint, norm_of(partials)], dtype=torch.float64)
+
+    def weights_sha256(self, digests: Sequence[bytes]) -> Stepping[str]:
+        """Return the digest of the whole model from those of every stage's segments.
+
+        Raises StepDiverged where two replicas of a stage do not hold equal bits.
+        """
+        mine = torch.frombuffer(bytearray(b"".join(digests)), dtype=torch.uint8)
+        if self._link.rank:
+            self._link.send(0, "digests", (mine,))
+        result = yield from self._from_rank_0("digest", self._join(mine))
+        return bytes(result.tolist()).hex()
+
+    def _join(self, mine: Tensor) -> Stepping[Tensor]:
+        stages: list[bytes] = []
+        for rank in self._ranks:
+            part = bytes((yield from self._part(rank, "digests", mine)).tolist())
+            if rank < self._layout.stages:
+                stages.append(part)
+            elif part != stages[self._layout.stage_of(rank)]:
+                raise StepDiverged(f"rank {rank} holds other weights than replica 0 of its stage")
+        joined = b"".join(stages)
+        digests = [joined[i : i + 32] for i in range(0, len(joined), 32)]
+        return torch.tensor(list(bytes.fromhex(weights_sha256(digests))), dtype=torch.uint8)
+
+    def _part(self, rank: int, tag: str, own: Tensor) -> Stepping[Tensor]:
+        if rank == 0:
+            return own
+        (part,) = yield from receive(self._link, rank, tag)
+        return part
+
+    def _from_rank_0(self, tag: str, work: Stepping[Tensor]) -> Stepping[Tensor]:
+        if self._link.rank:
+            (result,) = yield from receive(self._link, 0, tag)
+            return result
+        result = yield from work
+        for rank in self._ranks[1:]:
+            self._link.send(rank, tag, (result,))
+        return result

@@ -1,0 +1,132 @@
+"""Turns a plan's stage into running parts: real segments, in-stage ties shared, accumulators, optimizer."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from varuna_runtime.partition import PartitionedModel
+from varuna_runtime.spec.job import Exactness
+from varuna_runtime.spec.layout import Stage
+from varuna_runtime.spec.model import TiedParameter
+from varuna_runtime.worker.accumulate import Accumulator, spaces_of
+from varuna_runtime.worker.buffers import StatisticsFold
+from varuna_runtime.worker.gradients import StageGradients, space_gradients
+from varuna_runtime.worker.optimizer import StageOptimizer
+from varuna_runtime.worker.segment import SegmentRunner
+from varuna_runtime.worker.stage import StageRunner
+from varuna_runtime.worker.training import ResolvedTraining, Training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltStage:
+    """Everything one rank computes with."""
+
+    segments: tuple[SegmentRunner, ...]
+    accumulators: tuple[Accumulator, ...]  # in order of segment
+    runner: StageRunner
+    gradients: StageGradients
+    statistics: StatisticsFold
+    optimizer: StageOptimizer
+
+
+def build_stage(
+    training: Training,
+    settings: ResolvedTraining,
+    model: PartitionedModel,
+    stage: Stage,
+    device: torch.device,
+) -> BuiltStage:
+    """Materialise segments [first, last) with their initial values and wire them up."""
+    modules = {
+        i: model.materialise(i, seed=settings.seed, device=device) for i in range(stage.first, stage.last)
+    }
+    ties = tuple(tie for tie in model.tied if any(use.segment in modules for use in tie.uses))
+    _share(modules, model, ties)
+    segments = tuple(
+        SegmentRunner(
+            index,
+            module,
+            dict(model.state_names(index)),
+            device=device,
+            precision=settings.precision,
+            forbid_mutation=settings.exactness is Exactness.BITWISE,
+        )
+        for index, module in modules.items()
+    )
+    accumulators = [
+        [Accumulator(space, device) for space in spaces_of(s.index, s.parameters)] for s in segments
+    ]
+    places = [
+        space_gradients(accumulator.space, [p for _, p in segment.parameters])
+        for segment, of_segment in zip(segments, accumulators, strict=True)
+        for accumulator in of_segment
+    ]
+    statistics = StatisticsFold(list(modules.values()))
+    return BuiltStage(
+        segments=segments,
+        accumulators=tuple(a for of_segment in accumulators for a in of_segment),
+        runner=StageRunner(
+            segments,
+            accumulators,
+            statistics,
+            seed=settings.seed,
+            recompute=stage.recompute,
+            loss=training.loss if stage.last == model.num_segments else None,
+        ),
+        gradients=StageGradients(places, ties),
+        statistics=statistics,
+        optimizer=StageOptimizer(
+            _named_parameters(model, modules), optimizer=training.optimizer, scheduler=training.scheduler
+        ),
+    )
+
+
+def tensors_of(model: PartitionedModel, segment: SegmentRunner) -> dict[str, Tensor]:
+    """Return the live parameters and buffers recorded under a segment, by `param:` or `buffer:` name."""
+    local = {name: key for key, name in segment.names.items()}
+    found: dict[str, Tensor] = {}
+    for record in model.record_segments[segment.index].tensors:
+        if record.is_buffer:
+            found[f"buffer:{record.name}"] = segment.module.get_buffer(local[record.name])
+        else:
+            found[f"param:{record.name}"] = segment.module.get_parameter(local[record.name]).detach()
+    return found
+
+
+def _share(modules: dict[int, nn.Module], model: PartitionedModel, ties: tuple[TiedParameter, ...]) -> None:
+    """Let the uses of a tied parameter inside one stage be one parameter, so that it is stepped once."""
+    for tie in ties:
+        uses = [use for use in tie.uses if use.segment in modules]
+        shared: nn.Parameter | None = None
+        for use in uses:
+            local = next(key for key, name in model.state_names(use.segment).items() if name == use.name)
+            mine = modules[use.segment].get_parameter(local)
+            shared = mine if shared is None else shared
+            _replace(modules[use.segment], mine, shared)
+
+
+def _replace(module: nn.Module, old: nn.Parameter, new: nn.Parameter) -> None:
+    for owner in module.modules():
+        for key, parameter in owner._parameters.items():
+            if parameter is old:
+                owner._parameters[key] = new
+
+
+def _named_parameters(
+    model: PartitionedModel, modules: dict[int, nn.Module]
+) -> list[tuple[str, nn.Parameter]]:
+    """Return every parameter of the model once, by its first use; foreign ones on the meta device."""
+    first_use = {use: tie.uses[0].name for tie in model.tied for use in tie.uses}
+    named: dict[str, nn.Parameter] = {}
+    for index in range(model.num_segments):
+        module = modules.get(index, model.meta_segment(index))
+        found = dict(module.named_parameters())
+        uses = {(use.segment, use.name): name for use, name in first_use.items() if use.segment == index}
+        for local, global_name in model.state_names(index).items():
+            if local not in found:
+                continue
+            name = uses.get((index, global_name), global_name)
+            if name not in named or named[name].is_meta:
+                named[name] = found[local]
+    return list(named.items())

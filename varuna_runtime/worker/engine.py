@@ -1,0 +1,289 @@
+"""One rank of a training as a stepping object: it runs ready ops and ends each step like all other ranks.
+
+It never blocks: whoever drives it decides when to wait for messages.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from varuna_runtime.partition import PartitionedModel
+from varuna_runtime.spec.batches import (
+    micro_batch_rows,
+    num_micro_batches,
+    replica_micro_batches,
+    virtual_replicas,
+)
+from varuna_runtime.spec.errors import CheckpointRefused, StepDiverged
+from varuna_runtime.spec.layout import Plan
+from varuna_runtime.spec.manifest import LossRecord, TrainerState
+from varuna_runtime.spec.reduction import share
+from varuna_runtime.worker.agreement import Agreement, Ballot, Decision, Totals
+from varuna_runtime.worker.build import build_stage, tensors_of
+from varuna_runtime.worker.data import SampleSource
+from varuna_runtime.worker.link import Link
+from varuna_runtime.worker.norm import clip_coefficient
+from varuna_runtime.worker.pipeline import Pipeline
+from varuna_runtime.worker.reduce import SpaceReduction, Sum
+from varuna_runtime.worker.signals import Progressed, StepDone, Stepping, Waiting
+from varuna_runtime.worker.stage import MicroBatch
+from varuna_runtime.worker.ties import tie_exchange
+from varuna_runtime.worker.training import ResolvedTraining, Training
+from varuna_runtime.worker.weights import segment_digest
+
+T = TypeVar("T")
+StateTensors = Mapping[int, Mapping[str, Tensor]]  # by segment, then `param:`, `buffer:` or `optim:` name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineState:
+    """What a checkpoint holds of one rank; live tensors, valid until the next step ends."""
+
+    segments: dict[int, dict[str, Tensor]]
+    trainer: TrainerState
+
+
+class RankEngine:
+    """Trains one stage of one replica."""
+
+    def __init__(
+        self,
+        training: Training,
+        settings: ResolvedTraining,
+        model: PartitionedModel,
+        plan: Plan,
+        link: Link,
+        *,
+        device: torch.device | None = None,
+    ) -> None:
+        """Build the stage of `link.rank` with initial weights; `load` replaces them."""
+        layout = plan.layout
+        self._settings, self._model, self._plan, self._link = settings, model, plan, link
+        self._stage, self._replica = layout.stage_of(link.rank), layout.replica_of(link.rank)
+        self._peers = [layout.rank(stage=self._stage, replica=d) for d in range(layout.replicas)]
+        self._source = SampleSource(
+            training.dataset,
+            collate=training.collate,
+            seed=settings.seed,
+            shuffle=settings.shuffle,
+            batch_size=settings.batch_size,
+            total_samples=settings.total_samples,
+        )
+        self._device = device or torch.device("cpu")
+        self._built = build_stage(training, settings, model, plan.stages[self._stage], self._device)
+        self._ties = tie_exchange(self._stage, plan.stages, model.tied)
+        self._agreement = Agreement(link, layout)
+        self._pipeline = Pipeline(training, plan, link, self._source, self._built.runner, self._device)
+        self._step = 0
+        self._losses: list[LossRecord] = []
+        self._wants_drain = self._wants_checkpoint = False
+        self._running: Stepping[StepDone] | None = None
+
+    @property
+    def step(self) -> int:
+        """Number of committed steps; the next step to run."""
+        return self._step
+
+    @property
+    def num_steps(self) -> int:
+        """Length of the training."""
+        return self._settings.num_steps
+
+    @property
+    def needed_segments(self) -> tuple[int, ...]:
+        """Segments whose tensors `load` needs: the stage's own and the first uses of its tied parameters."""
+        own = {segment.index for segment in self._built.segments}
+        first = {tie.uses[0].segment for tie in self._ties.ties}
+        return tuple(sorted(own | first))
+
+    def request(self, *, drain: bool = False, checkpoint: bool = False) -> None:
+        """Ask that all ranks stop after, or save, the step now running; kept until a vote carries it."""
+        self._wants_drain |= drain
+        self._wants_checkpoint |= checkpoint
+
+    def advance(self) -> Progressed | Waiting | StepDone:
+        """Run one ready op or one part of the step's end.
+
+        Raises PeerLost, StepDiverged or whatever the script's code raises; the step was then not applied.
+        """
+        if self._running is None:
+            self._running = self._run_step()
+        try:
+            return next(self._running)
+        except StopIteration as end:
+            self._running = None
+            done: StepDone = end.value
+            return done
+
+    def run_step(self) -> StepDone:
+        """Run one whole step, blocking on the link; for a rank with a process of its own."""
+        while not isinstance(signal := self.advance(), StepDone):
+            if isinstance(signal, Waiting):
+                self._link.wait()
+        return signal
+
+    def weights_sha256(self) -> str:
+        """Return the digest of the whole model's weights; every rank calls it, between two steps."""
+        return run(self.digest(), self._link.wait)
+
+    def digest(self) -> Stepping[str]:
+        """Like `weights_sha256`, without blocking."""
+        tensors = [tensors_of(self._model, segment) for segment in self._built.segments]
+        return self._agreement.weights_sha256([segment_digest(t) for t in tensors])
+
+    def state(self) -> EngineState:
+        """Return what a checkpoint holds, in names that no layout shows in; call it between two steps."""
+        optimizer = self._built.optimizer
+        segments = {}
+        for segment in self._built.segments:
+            tensors = tensors_of(self._model, segment)
+            names = {r.name for r in self._model.record_segments[segment.index].tensors if not r.is_buffer}
+            segments[segment.index] = tensors | optimizer.tensors(names)
+        trainer = TrainerState(
+            step=self._step,
+            optimizer_groups=optimizer.groups_text(),
+            scheduler=optimizer.scheduler_text(),
+            stream_cursor=self._source.cursor(),
+            losses=tuple(self._losses),
+        )
+        return EngineState(segments=segments, trainer=trainer)
+
+    def load(self, segments: StateTensors, trainer: TrainerState) -> None:
+        """Continue from a checkpoint of any layout; `segments` holds at least `needed_segments`."""
+        known = {name: t for index in self.needed_segments for name, t in segments[index].items()}
+        first = {use: tie.uses[0].name for tie in self._model.tied for use in tie.uses}
+        with torch.no_grad():
+            for segment in self._built.segments:
+                firsts = {use.name: name for use, name in first.items() if use.segment == segment.index}
+                _fill(segment.module, segment.names, firsts, known)
+        self._built.optimizer.load(known, groups=trainer.optimizer_groups, scheduler=trainer.scheduler)
+        if trainer.stream_cursor:
+            self._source.restore(trainer.stream_cursor)
+        self._step, self._losses, self._running = trainer.step, list(trainer.losses), None
+
+    def mark_durable(self, step: int) -> None:
+        """Drop the loss records that the manifest of `step` committed steps holds."""
+        self._losses = [record for record in self._losses if record.step >= step]
+
+    def _run_step(self) -> Stepping[StepDone]:
+        step, num_samples = self._step, self._source.num_samples(self._step)
+        num_micro = num_micro_batches(num_samples, self._plan.batch.micro_batch_size)
+        virtual = virtual_replicas(self._plan.batch, num_micro)
+        owned = share(virtual, self._plan.layout.replicas, self._replica)
+        micros = self._micro_batches(num_samples, num_micro, virtual, owned)
+        self._built.runner.begin(virtual, owned)
+        yield from self._pipeline.run(micros)
+        if self._stage == self._plan.layout.stages - 1:
+            self._agreement.contribute_losses(self._built.runner.losses())
+        sums = yield from self._reduce(virtual)
+        ties = yield from self._ties.combined(
+            self._link, self._plan.layout, self._replica, self._built.gradients.use_sums(sums)
+        )
+        totals = yield from self._agreement.totals()
+        if not totals.weight > 0:
+            raise StepDiverged(f"step {step}: the loss weights sum to {totals.weight}; wanted more than 0")
+        partials = self._built.gradients.assign(sums, ties, totals.weight)
+        yield from self._built.statistics.exchange(self._link, self._peers, self._replica)
+        decision = yield from self._vote(partials)
+        return self._commit(decision, totals, num_samples)
+
+    def _micro_batches(
+        self, num_samples: int, num_micro: int, virtual: int, owned: range
+    ) -> tuple[MicroBatch, ...]:
+        size = self._plan.batch.micro_batch_size
+        spans = replica_micro_batches(num_micro, virtual, self._plan.layout.replicas, self._replica)
+        return tuple(
+            MicroBatch(
+                step=self._step,
+                index=index,
+                rows=len(micro_batch_rows(num_samples, size, index)),
+                virtual_replica=v,
+                ends_virtual_replica=index == span[-1],
+            )
+            for v, span in zip(owned, spans, strict=True)
+            for index in span
+        )
+
+    def _reduce(self, virtual: int) -> Stepping[list[Sum]]:
+        reductions = [
+            SpaceReduction(self._link, a, peers=self._peers, replica=self._replica, virtual=virtual)
+            for a in self._built.accumulators
+        ]
+        for reduction in reductions:
+            reduction.scatter()
+        pending = []
+        for reduction in reductions:
+            pending.append((yield from reduction.combine()))
+        sums = []
+        for reduction, total in zip(reductions, pending, strict=True):
+            sums.append((yield from reduction.gather(total)))
+        return sums
+
+    def _vote(self, partials: tuple[float, ...]) -> Stepping[Decision]:
+        ballot = Ballot(
+            drain=self._wants_drain,
+            checkpoint=self._wants_checkpoint,
+            partials=partials if self._replica == 0 else (),
+        )
+        return (yield from self._agreement.decide(ballot))
+
+    def _commit(self, decision: Decision, totals: Totals, num_samples: int) -> StepDone:
+        norm, limit = decision.grad_norm, self._settings.clip_grad_norm
+        if not norm < float("inf"):
+            raise StepDiverged(
+                f"step {self._step}: the gradients are not finite (norm {norm}, loss {totals.loss}); "
+                "the step was not applied. Lower the learning rate, or clip the gradients"
+            )
+        if limit is not None and (factor := clip_coefficient(norm, limit)) < 1.0:
+            self._built.gradients.scale(factor)
+        learning_rate = self._built.optimizer.learning_rate
+        self._built.optimizer.step(totals.loss)
+        self._built.statistics.commit()
+        self._source.commit(self._step)
+        record = LossRecord(
+            step=self._step, loss_hex=totals.loss.hex(), weight=totals.weight, samples=num_samples
+        )
+        self._losses.append(record)
+        self._step += 1
+        self._wants_drain &= not decision.drain
+        self._wants_checkpoint &= not decision.checkpoint
+        return StepDone(
+            record=record,
+            loss=totals.loss,
+            grad_norm=norm,
+            learning_rate=learning_rate,
+            drain=decision.drain,
+            checkpoint=decision.checkpoint,
+        )
+
+
+def run(work: Stepping[T], wait: Callable[[], None]) -> T:
+    """Run stepping work to its end, blocking in `wait` whenever it must."""
+    while True:
+        try:
+            signal = next(work)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        if isinstance(signal, Waiting):
+            wait()
+
+
+def _fill(
+    module: torch.nn.Module,
+    names: Mapping[str, str],
+    first_uses: Mapping[str, str],
+    known: Mapping[str, Tensor],
+) -> None:
+    """Copy the saved parameters and buffers of one segment into place."""
+    own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
+    for local, name in names.items():
+        target = own[local]
+        kind = "param" if isinstance(target, torch.nn.Parameter) else "buffer"
+        key = f"{kind}:{first_uses.get(name, name)}"
+        if key not in known or known[key].shape != target.shape:
+            raise CheckpointRefused(f"the checkpoint has no {key} of shape {list(target.shape)}")
+        target.copy_(known[key])

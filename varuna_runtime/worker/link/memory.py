@@ -1,0 +1,112 @@
+"""All ranks of a layout in one process: queues for wires, a seeded driver for the operating system."""
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from random import Random
+from typing import Protocol
+
+from torch import Tensor
+
+from varuna_runtime.spec.errors import PeerLost, VarunaError
+from varuna_runtime.worker.signals import Progressed, StepDone, Waiting
+
+
+class Deadlock(VarunaError):
+    """No rank can go on; the message says what each one waits for."""
+
+
+class MemoryNetwork:
+    """The queues between `world_size` ranks; messages are copied, as a wire would."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self._queues: dict[tuple[int, int, str], deque[tuple[Tensor, ...]]] = defaultdict(deque)
+        self._gone: dict[int, str] = {}
+
+    def link(self, rank: int) -> "MemoryLink":
+        """Return the link of one rank."""
+        return MemoryLink(self, rank)
+
+    def lose(self, rank: int, reason: str = "lost") -> None:
+        """Let a rank vanish: its peers get what it sent before, then PeerLost."""
+        self._gone[rank] = reason
+
+    def put(self, source: int, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
+        """Append a message."""
+        self._raise_if_gone(to)
+        copies = tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in tensors)
+        self._queues[source, to, tag].append(copies)
+
+    def take(self, source: int, to: int, tag: str) -> tuple[Tensor, ...] | None:
+        """Remove and return the oldest message."""
+        queue = self._queues[source, to, tag]
+        if queue:
+            return queue.popleft()
+        self._raise_if_gone(source)
+        return None
+
+    def _raise_if_gone(self, rank: int) -> None:
+        if rank in self._gone:
+            raise PeerLost(rank, self._gone[rank])
+
+
+class MemoryLink:
+    """A Link over a MemoryNetwork."""
+
+    def __init__(self, network: MemoryNetwork, rank: int) -> None:
+        self._network = network
+        self._rank = rank
+
+    @property
+    def rank(self) -> int:
+        """The rank on this side."""
+        return self._rank
+
+    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
+        """Copy the message into the receiver's queue."""
+        self._network.put(self._rank, to, tag, tensors)
+
+    def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:
+        """Return the next message of (source, tag) or None."""
+        return self._network.take(source, self._rank, tag)
+
+    def wait(self) -> None:
+        """Refuse: whoever blocks the only thread waits for ever."""
+        raise Deadlock(f"rank {self._rank} waits, but the ranks of one process are driven, not waited for")
+
+    def close(self) -> None:
+        """Leave the network."""
+        self._network.lose(self._rank, "it closed its link")
+
+
+class Stepper(Protocol):
+    """Anything that advances like a rank's engine."""
+
+    def advance(self) -> Progressed | Waiting | StepDone:
+        """Do one piece of work."""
+        ...
+
+
+def drive(ranks: Sequence[Stepper], *, seed: int, num_steps: int = 1) -> list[tuple[StepDone, ...]]:
+    """Advance a random rank at a time until each has done `num_steps`; return the steps of each rank.
+
+    Raises Deadlock when every unfinished rank waits.
+    """
+    random = Random(seed)
+    done: list[list[StepDone]] = [[] for _ in ranks]
+    waits: dict[int, str] = {}
+    unfinished = list(range(len(ranks)))
+    while unfinished:
+        runnable = [r for r in unfinished if r not in waits]
+        if not runnable:
+            raise Deadlock("; ".join(f"rank {r} waits for {waits[r]}" for r in unfinished))
+        rank = random.choice(runnable)
+        signal = ranks[rank].advance()
+        if isinstance(signal, Waiting):
+            waits[rank] = signal.on
+            continue
+        waits.clear()
+        if isinstance(signal, StepDone):
+            done[rank].append(signal)
+            unfinished = [r for r in unfinished if len(done[r]) < num_steps]
+    return [tuple(steps) for steps in done]

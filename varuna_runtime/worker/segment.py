@@ -1,0 +1,136 @@
+"""One segment as its own autograd graph: forward and backward of one micro-batch, nothing of schedules."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from varuna_runtime.spec.errors import ModelRefused
+from varuna_runtime.spec.job import Precision
+from varuna_runtime.worker.randomness import seed_generators
+
+Head = Callable[[object], Tensor]  # output of the last segment -> sum of the loss
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a backward needs: leaves of the graph and its outputs."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradients:
+    """Gradients of one segment and micro-batch; None where there is none."""
+
+    inputs: tuple[Tensor | None, ...]
+    parameters: tuple[Tensor | None, ...]
+
+
+class SegmentRunner:
+    """Runs one materialised segment."""
+
+    def __init__(
+        self,
+        index: int,
+        module: nn.Module,
+        names: dict[str, str],
+        *,
+        device: torch.device,
+        precision: Precision,
+        forbid_mutation: bool,
+    ) -> None:
+        """Take `names` as local name -> name in the whole model, in canonical order."""
+        self.index = index
+        self.module = module
+        self.names = names
+        self.parameters = tuple((names[local], p) for local, p in _in_order(module, names) if p.requires_grad)
+        self._device = device
+        self._precision = precision
+        self._forbid_mutation = forbid_mutation
+        # A module that edits its input in place needs a copy: the input is a leaf, and it is stashed.
+        self._copies_inputs = any(getattr(m, "inplace", False) for m in module.modules())
+
+    def forward(self, inputs: Sequence[Tensor], *, key: int, head: Head | None = None) -> Frame:
+        """Run the segment under `key`; with a head the only output is the sum of the loss."""
+        leaves = tuple(_leaf(t) for t in inputs)
+        given = tuple(t.clone() for t in leaves) if self._copies_inputs else leaves
+        before = self._versions(leaves) if self._forbid_mutation else None
+        seed_generators(key, self._device)
+        with torch.enable_grad(), self._autocast():
+            raw = self.module(*given)
+            outputs = (head(raw),) if head else self._outputs(raw)
+        if before is not None:
+            self._check_unchanged(before, self._versions(leaves))
+        return Frame(leaves, outputs)
+
+    def backward(self, frame: Frame, gradients: Sequence[Tensor | None]) -> Gradients:
+        """Return the gradients of the inputs and the trainable parameters; frees the frame's graph."""
+        roots = [
+            (output, gradient)
+            for output, gradient in zip(frame.outputs, gradients, strict=True)
+            if gradient is not None and output.requires_grad
+        ]
+        wanted = [t for t in frame.inputs if t.requires_grad]
+        num_inputs = len(wanted)
+        wanted += [p for _, p in self.parameters]
+        found: Sequence[Tensor | None] = [None] * len(wanted)
+        if roots and wanted:
+            outputs, seeds = zip(*roots, strict=True)
+            found = torch.autograd.grad(outputs, wanted, seeds, allow_unused=True)
+        of_inputs = iter(found[:num_inputs])
+        return Gradients(
+            inputs=tuple(next(of_inputs) if t.requires_grad else None for t in frame.inputs),
+            parameters=tuple(found[num_inputs:]),
+        )
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if self._precision is Precision.FP32:
+            return nullcontext()
+        # The cast cache would tie the graphs of two micro-batches together.
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, cache_enabled=False)
+
+    def _outputs(self, raw: object) -> tuple[Tensor, ...]:
+        outputs = (raw,) if isinstance(raw, Tensor) else raw
+        if isinstance(outputs, list | tuple) and all(isinstance(t, Tensor) for t in outputs):
+            return tuple(outputs)
+        raise ModelRefused(
+            f"segment {self.index} ({type(self.module).__name__}) returned {type(raw).__name__}; "
+            "wanted a tensor or a tuple of tensors, because its result goes to the next segment"
+        )
+
+    def _versions(self, inputs: Sequence[Tensor]) -> list[tuple[str, int, int]]:
+        """Return (name, identity, version) of everything that a forward must leave alone."""
+        found = [(f"input {i}", id(t), t._version) for i, t in enumerate(inputs)]
+        for name, module in self.module.named_modules():
+            for owned in (module._parameters, module._buffers):
+                found += [
+                    (f"{name}.{key}" if name else key, id(t), t._version)
+                    for key, t in owned.items()
+                    if t is not None
+                ]
+        return found
+
+    def _check_unchanged(self, before: list[tuple[str, int, int]], after: list[tuple[str, int, int]]) -> None:
+        if before == after:
+            return
+        changed = sorted({name for name, _, _ in set(before) ^ set(after)})
+        names = ", ".join(self.names.get(name, name) for name in changed)
+        raise ModelRefused(
+            f"forward of segment {self.index} ({type(self.module).__name__}) changes {names}; "
+            "under exactness: bitwise only the running statistics of normalisation layers may change in forward"
+        )
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise ModelRefused(f"a model input is a {type(tensor).__name__}; wanted tensors only")
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+def _in_order(module: nn.Module, names: dict[str, str]) -> list[tuple[str, nn.Parameter]]:
+    found = dict(module.named_parameters())
+    return [(name, found[name]) for name in names if name in found]

@@ -1,0 +1,49 @@
+"""What a stepping engine says each time it is advanced, and how its parts wait for messages."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torch import Tensor
+
+from varuna_runtime.spec.manifest import LossRecord
+from varuna_runtime.worker.link import Link
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """One op or one part of the step's end was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Nothing can be done before a message arrives."""
+
+    on: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone:
+    """A committed step; everything but the flags' cause is equal on every rank."""
+
+    record: LossRecord
+    loss: float  # mean over the step's weight
+    grad_norm: float  # before clipping
+    learning_rate: float  # of the first parameter group, used by this step
+    drain: bool  # some rank asked to stop after this step
+    checkpoint: bool  # some rank asked to save this step
+
+
+Signal = Progressed | Waiting
+Stepping = Generator[Signal, None, T]
+
+PROGRESSED = Progressed()
+
+
+def receive(link: Link, source: int, tag: str) -> Stepping[tuple[Tensor, ...]]:
+    """Yield Waiting until the next message of (source, tag) is here, and return it."""
+    while (message := link.poll(source, tag)) is None:
+        yield Waiting(f"{tag} from rank {source}")
+    return message

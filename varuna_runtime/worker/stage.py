@@ -1,0 +1,140 @@
+"""The segments one rank runs: ops on micro-batches, their stash, and the sums of their gradients."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from varuna_runtime.spec.errors import ModelRefused
+from varuna_runtime.spec.rng import forward_key
+from varuna_runtime.worker.accumulate import Accumulator
+from varuna_runtime.worker.buffers import StatisticsFold
+from varuna_runtime.worker.segment import Frame, SegmentRunner
+
+Loss = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """One micro-batch of the current step."""
+
+    step: int
+    index: int  # in the global batch
+    rows: int
+    virtual_replica: int
+    ends_virtual_replica: bool
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a micro-batch keeps between its forward and its backward."""
+
+    inputs: tuple[Tensor, ...]
+    batch: Any
+    frames: list[Frame]
+
+
+class StageRunner:
+    """Forward, recompute and backward of one stage; `loss` is given on the last one only."""
+
+    def __init__(
+        self,
+        segments: Sequence[SegmentRunner],
+        accumulators: Sequence[Sequence[Accumulator]],
+        statistics: StatisticsFold,
+        *,
+        seed: int,
+        recompute: bool,
+        loss: Loss | None,
+    ) -> None:
+        self._segments = segments
+        self._accumulators = accumulators
+        self._statistics = statistics
+        self._seed = seed
+        self._recompute = recompute
+        self._loss = loss
+        self._held: dict[int, _Held] = {}
+        self._losses: list[Tensor] = []
+
+    def begin(self, virtual: int, owned: range) -> None:
+        """Forget an abandoned step and start one with these virtual replicas."""
+        self._held.clear()
+        self._losses.clear()
+        for accumulator in (a for of_segment in self._accumulators for a in of_segment):
+            accumulator.start(virtual, owned)
+
+    def forward(self, micro: MicroBatch, inputs: tuple[Tensor, ...], batch: Any) -> tuple[Tensor, ...]:
+        """Run F and return what the next stage needs, flagged where a gradient comes back."""
+        held = _Held(inputs, batch, [])
+        self._statistics.record(True)
+        outputs = self._run(micro, held, keep=not self._recompute, counts=True)
+        self._statistics.record(False)
+        self._held[micro.index] = held
+        return tuple(t.detach().requires_grad_(t.requires_grad) for t in outputs)
+
+    def recompute(self, micro: MicroBatch) -> None:
+        """Run R: replay F from the stage's inputs and keep the graphs."""
+        self._run(micro, self._held[micro.index], keep=True, counts=False)
+
+    def backward(
+        self, micro: MicroBatch, gradients: Sequence[Tensor | None] | None
+    ) -> tuple[Tensor | None, ...]:
+        """Run B, add up the parameters' gradients and return those of the stage's inputs.
+
+        Takes the gradients of the stage's outputs; None on the last stage, which starts from its loss.
+        """
+        frames = self._held.pop(micro.index).frames
+        if gradients is None:
+            gradients = tuple(torch.ones_like(loss_sum) for loss_sum in frames[-1].outputs)
+        for segment, accumulators in zip(reversed(self._segments), reversed(self._accumulators), strict=True):
+            found = segment.backward(frames.pop(), gradients)
+            for accumulator in accumulators:
+                accumulator.add(found.parameters)
+                if micro.ends_virtual_replica:
+                    accumulator.finish_leaf(micro.virtual_replica)
+            gradients = found.inputs
+        return tuple(gradients)
+
+    def losses(self) -> Tensor:
+        """Return `(micro-batches, 2)` float64: loss sums and weights in order; for the last stage."""
+        if not self._losses:
+            return torch.empty((0, 2), dtype=torch.float64)
+        return torch.stack(self._losses).cpu()
+
+    def _run(self, micro: MicroBatch, held: _Held, *, keep: bool, counts: bool) -> tuple[Tensor, ...]:
+        values = held.inputs
+        for segment in self._segments:
+            key = forward_key(
+                seed=self._seed, step=micro.step, micro_batch=micro.index, segment=segment.index
+            )
+            is_last = self._loss is not None and segment is self._segments[-1]
+            head = (lambda output: self._summed(output, held.batch, micro, counts)) if is_last else None
+            frame = segment.forward(values, key=key, head=head)
+            if keep:
+                held.frames.append(frame)
+            values = frame.outputs
+        return values
+
+    def _summed(self, output: object, batch: Any, micro: MicroBatch, counts: bool) -> Tensor:
+        assert self._loss is not None
+        loss_sum, weight = weighted_sum(self._loss(output, batch), micro.rows)
+        if counts:
+            self._losses.append(torch.stack((loss_sum.detach().double(), weight.double())))
+        return loss_sum
+
+
+def weighted_sum(loss: object, rows: int) -> tuple[Tensor, Tensor]:
+    """Return (sum, weight) of what a loss function returned; a mean scalar weighs its rows."""
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss.reshape(()) * rows, torch.tensor(float(rows), device=loss.device)
+    if isinstance(loss, tuple | list) and len(loss) == 2 and isinstance(loss[0], Tensor):
+        loss_sum, weight = loss
+        if loss_sum.numel() == 1 and torch.as_tensor(weight).numel() == 1:
+            weight = torch.as_tensor(weight, device=loss_sum.device).detach()
+            return loss_sum.reshape(()), weight.reshape(())
+    raise ModelRefused(
+        f"the loss returned {type(loss).__name__}; wanted a scalar tensor (a mean over the rows) "
+        "or a pair (sum, weight) of scalar tensors"
+    )
