@@ -6,6 +6,7 @@ Every event is a fact with the time it was seen (`at_s`, Unix seconds, from the 
 from dataclasses import dataclass
 from enum import StrEnum
 
+from varuna_manager.core.config import CoreConfig
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Infeasible, Plan
 from varuna_runtime.spec.model import ModelRecord
@@ -53,9 +54,13 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerStarted(Event):
-    """A manager process took over the store under a new epoch; agents have the lease to come back."""
+    """A manager process took over the store under a new epoch; agents have the lease to come back.
+
+    `config` are the thresholds in force from now on, so that a replay decides as the live manager did.
+    """
 
     epoch: int
+    config: CoreConfig | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,7 @@ class Run:
     number: int
     kind: Kind
     plan: Plan
+    plan_hash: str
     members: Mapping[str, str]  # node -> incarnation it was started on
     resume_step: int | None
     started_s: float

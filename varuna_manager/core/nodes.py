@@ -1,0 +1,295 @@
+"""What happens to nodes: joins, returns, losses, notices, drains. Facts only; `reconcile` acts on them."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from varuna_manager.core import failures, generations
+from varuna_manager.core.actions import AbortRanks, FenceNode, Kind, ReleaseNode
+from varuna_manager.core.change import Change, without
+from varuna_manager.core.events import (
+    ManagerStarted,
+    NodeDisconnected,
+    NodeDrainRequested,
+    NodeJoined,
+    NodeLeft,
+    NoticeCancelled,
+    NoticeReceived,
+    Running,
+)
+from varuna_manager.core.phases import JobPhase, NodePhase
+from varuna_manager.core.state import Job, Node, Run
+from varuna_manager.core.words import What
+
+
+def on_joined(change: Change, event: NodeJoined) -> None:
+    """A new node, a new incarnation, the same one back, or one that was declared lost."""
+    if event.incarnation in change.state.fenced:
+        reason = "this incarnation was declared lost or superseded"
+        change.do(FenceNode(node=event.node, incarnation=event.incarnation, reason=reason))
+        change.announce(What.NODE_FENCED, reason, node=event.node)
+        return
+    known = change.state.nodes.get(event.node)
+    if known is not None and not known.is_gone:
+        if known.incarnation == event.incarnation:
+            _on_back(change, known, event)
+            return
+        lose(change, known, "superseded by a new incarnation")
+    _forget_gone_nodes(change)
+    change.put_node(_new_node(change, event))
+    why = f"{event.slots} x {event.device_kind}, notices: {event.notices}"
+    change.announce(What.NODE_JOINED, why, who=event.node, node=event.node)
+    _abort_foreign(change, event)
+
+
+def _new_node(change: Change, event: NodeJoined) -> Node:
+    return Node(
+        node=event.node,
+        incarnation=event.incarnation,
+        phase=NodePhase.READY,
+        reason="",
+        since_s=change.at_s,
+        lease_until_s=change.at_s + change.config.lease_s,
+        slots=event.slots,
+        device_kind=event.device_kind,
+        memory_bytes=event.memory_bytes,
+        host=event.host,
+        notices=event.notices,
+        pid=event.pid,
+    )
+
+
+def _on_back(change: Change, node: Node, event: NodeJoined) -> None:
+    """The same incarnation again: adopt what it runs of current generations, end everything else."""
+    was_awaited = node.awaited
+    if not node.is_connected:
+        phase, reason = _standing(node)
+        node = change.move_node(node, phase, reason)
+        change.announce(What.NODE_BACK, "the same incarnation, reconnected", who=node.node, node=node.node)
+    lease_until_s = change.at_s + change.config.lease_s
+    node = change.put_node(replace(node, awaited=False, lease_until_s=lease_until_s, notices=event.notices))
+    _abort_foreign(change, event)
+    listed = {(r.job, r.generation): frozenset(r.ranks) for r in event.running}
+    for job in change.state.iter_open():
+        _resume_job(change, job, node, listed)
+    if was_awaited:
+        _forget_again(change, node)
+    if node.phase is NodePhase.RELEASED:
+        _release(change, node)
+
+
+def _standing(node: Node) -> tuple[NodePhase, str]:
+    if node.drain_user is not None:
+        return NodePhase.DRAINING, f"drained by {node.drain_user}"
+    if node.notice_deadline_s is not None:
+        return NodePhase.NOTICED, _notice_reason(node)
+    return NodePhase.READY, ""
+
+
+def _notice_reason(node: Node) -> str:
+    return f"notice from {node.notice_source}: ends at {node.notice_deadline_s or 0:.0f}"
+
+
+def _abort_foreign(change: Change, event: NodeJoined) -> None:
+    """Fence by generation: whatever is not a current generation on this very incarnation must end."""
+    for running in event.running:
+        job = change.state.jobs.get(running.job)
+        if job is None or not _is_current(job, running, event):
+            change.do(
+                AbortRanks(
+                    node=event.node,
+                    incarnation=event.incarnation,
+                    job=running.job,
+                    generation=running.generation,
+                    reason="not the current generation",
+                )
+            )
+
+
+def _is_current(job: Job, running: Running, event: NodeJoined) -> bool:
+    run = job.run
+    return (
+        run is not None
+        and run.number == running.generation
+        and run.members.get(event.node) == event.incarnation
+    )
+
+
+def _resume_job(change: Change, job: Job, node: Node, listed: dict[tuple[str, int], frozenset[int]]) -> None:
+    """Send again what may have been lost with the connection; see which ranks were lost with it."""
+    host = job.hosts.get(node.node)
+    if host is None:
+        return
+    ranks = listed.get((job.job, host.generation), frozenset())
+    run = job.run
+    if run is None or run.number != host.generation or node.node not in run.members:
+        if not ranks:
+            change.put_job(replace(job, hosts=without(job.hosts, node.node)))
+        return
+    if job.phase in {JobPhase.STARTING, JobPhase.PROFILING}:
+        _send_start_again(change, job, run, node)
+        return
+    missing = sorted(set(run.unstopped(node.node)) - ranks)
+    if missing:
+        reason = f"ranks {', '.join(map(str, missing))} on {node.node} are gone"
+        change.announce(What.MORPH, reason, job=job, node=node.node)
+        job = change.put_job(replace(job, open_generation=run.number))
+        generations.begin(change, generations.end(change, job, reason), reason)
+    elif job.phase is JobPhase.DRAINING and job.deadline_s is not None:
+        generations.send_drain(change, job, run, node.node, job.deadline_s)
+
+
+def _send_start_again(change: Change, job: Job, run: Run, node: Node) -> None:
+    if not node.is_plannable:
+        return
+    generations.send_start(change, job, run, node.node)
+    if run.is_activated:
+        generations.send_activate(change, job, run, node.node)
+
+
+def _forget_again(change: Change, node: Node) -> None:
+    """A Forget may have been lost with the old manager."""
+    since_s = change.at_s - change.config.forget_window_s
+    for job in change.state.jobs.values():
+        if job.ended_s is not None and job.ended_s >= since_s and node.node in job.touched:
+            generations.send_forget(change, job, node)
+
+
+def lose(change: Change, node: Node, reason: str, phase: NodePhase = NodePhase.LOST) -> None:
+    """This incarnation never comes back: nothing of any job is left on it; it is fenced if it shows up."""
+    if node.notice_deadline_s is not None:
+        reason = f"{reason}; {_notice_reason(node)}"
+    was_connected = node.is_connected
+    change.move_node(replace(node, awaited=False), phase, reason)
+    change.state = replace(change.state, fenced=change.state.fenced | {node.incarnation})
+    what = What.NODE_LEFT if phase is NodePhase.LEFT else What.NODE_LOST
+    change.announce(what, reason, node=node.node)
+    if was_connected and phase is NodePhase.LOST:
+        change.do(FenceNode(node=node.node, incarnation=node.incarnation, reason=reason))
+    for job in list(change.state.jobs.values()):
+        if node.node in job.hosts or node.node in job.touched:
+            job = failures.close_cause(job, node.node, reason)
+            hosts, touched = without(job.hosts, node.node), job.touched - {node.node}
+            change.put_job(replace(job, hosts=hosts, touched=touched))
+
+
+def _forget_gone_nodes(change: Change) -> None:
+    """Drop nodes that went long ago and that no run mentions."""
+    before_s = change.at_s - change.config.gone_memory_s
+    mentioned = {name for job in change.state.iter_open() if job.run for name in job.run.members}
+    nodes = {
+        name: node
+        for name, node in change.state.nodes.items()
+        if not node.is_gone or node.since_s > before_s or name in mentioned
+    }
+    change.state = replace(change.state, nodes=nodes)
+
+
+def on_disconnected(change: Change, event: NodeDisconnected) -> None:
+    """Its ranks go on until the lease ends, a rank reports a loss, or it comes back."""
+    node = _known(change, event.node, event.incarnation)
+    if node is None or not node.is_connected:
+        return
+    node = change.move_node(node, NodePhase.DISCONNECTED, event.reason)
+    change.put_node(replace(node, lease_until_s=change.at_s + change.config.lease_s))
+    change.announce(What.NODE_DISCONNECTED, event.reason, node=node.node)
+    for job in list(change.state.iter_open()):
+        change.put_job(failures.close_cause(job, node.node, event.reason))
+
+
+def on_left(change: Change, event: NodeLeft) -> None:
+    """The agent said goodbye or the provider says it is gone; this outranks its heartbeats."""
+    node = _known(change, event.node, event.incarnation)
+    if node is not None:
+        lose(change, node, event.reason, NodePhase.LEFT)
+
+
+def on_drain_requested(change: Change, event: NodeDrainRequested) -> None:
+    """An operator's drain cannot be taken back; the node leaves once nothing runs on it."""
+    node = change.state.nodes.get(event.node)
+    if node is None or node.is_gone or node.drain_user is not None:
+        return
+    node = change.put_node(replace(node, drain_user=event.user))
+    if node.is_connected:
+        change.move_node(node, *_standing(node))
+    change.announce(What.NODE_DRAIN, "asked for by the operator", who=event.user, node=event.node)
+
+
+def on_notice(change: Change, event: NoticeReceived) -> None:
+    """The node will vanish; a repeated notice may move the time."""
+    node = _known(change, event.node, event.incarnation)
+    if node is None or node.phase is NodePhase.RELEASED or _says(node, event):
+        return
+    node = change.put_node(replace(node, notice_deadline_s=event.deadline_s, notice_source=event.source))
+    if node.phase is NodePhase.READY:
+        change.move_node(node, *_standing(node))
+    elif node.phase is NodePhase.NOTICED:
+        change.put_node(replace(node, reason=_notice_reason(node)))
+    left_s = event.deadline_s - change.at_s
+    change.announce(
+        What.NODE_NOTICE, f"vanishes in {left_s:.1f} s ({event.source})", who=event.source, node=node.node
+    )
+
+
+def _says(node: Node, event: NoticeReceived) -> bool:
+    return (node.notice_deadline_s, node.notice_source) == (event.deadline_s, event.source)
+
+
+def on_notice_cancelled(change: Change, event: NoticeCancelled) -> None:
+    """Back to normal."""
+    node = _known(change, event.node, event.incarnation)
+    if node is None or node.notice_deadline_s is None:
+        return
+    source = node.notice_source
+    node = change.put_node(replace(node, notice_deadline_s=None, notice_source=""))
+    if node.phase is NodePhase.NOTICED:
+        change.move_node(node, *_standing(node))
+    change.announce(What.NODE_NOTICE_CANCELLED, f"withdrawn by {source}", who=source, node=node.node)
+
+
+def release_drained(change: Change) -> None:
+    """Tell drained nodes to leave once no job has processes on them."""
+    for node in _draining(change.state.nodes.values()):
+        if not any(node.node in job.hosts for job in change.state.iter_open()):
+            node = change.move_node(node, NodePhase.RELEASED, node.reason)
+            change.announce(What.NODE_RELEASED, node.reason, node=node.node)
+            _release(change, node)
+
+
+def _draining(nodes: Iterable[Node]) -> list[Node]:
+    return [node for node in nodes if node.phase is NodePhase.DRAINING]
+
+
+def _release(change: Change, node: Node) -> None:
+    change.do(ReleaseNode(node=node.node, incarnation=node.incarnation, reason=node.reason))
+
+
+def on_manager_started(change: Change, event: ManagerStarted) -> None:
+    """Every connection is new: nodes have the restart lease to come back; questions are asked again."""
+    change.state = replace(change.state, epoch=max(change.state.epoch, event.epoch))
+    if event.config is not None:
+        change.state = replace(change.state, config=event.config)
+    change.announce(What.MANAGER_STARTED, f"epoch {event.epoch}")
+    lease_until_s = change.at_s + change.config.restart_lease_s
+    for node in list(change.state.nodes.values()):
+        if node.is_gone:
+            continue
+        if node.is_connected:
+            node = change.move_node(node, NodePhase.DISCONNECTED, "the manager started again")
+        change.put_node(replace(node, awaited=True, lease_until_s=lease_until_s))
+    for job in list(change.state.iter_open()):
+        _restart_question(change, job)
+
+
+def _restart_question(change: Change, job: Job) -> None:
+    """What was asked of the old manager is asked again; a start in the middle begins anew."""
+    is_starting = job.phase is JobPhase.STARTING
+    if is_starting or (job.run is not None and job.run.kind is Kind.PROFILE):
+        reason = "the manager started again in the middle of a start"
+        generations.begin(change, generations.end(change, job, reason), reason)
+    elif job.asked_version is not None:
+        change.put_job(replace(job, asked_version=None, deadline_s=None))
+
+
+def _known(change: Change, node: str, incarnation: str) -> Node | None:
+    known = change.state.nodes.get(node)
+    return known if known and known.incarnation == incarnation and not known.is_gone else None

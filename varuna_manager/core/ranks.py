@@ -1,0 +1,184 @@
+"""What ranks report. Reports of another generation than the current one are ignored, except root causes."""
+
+from dataclasses import replace
+
+from varuna_manager.core import failures, generations, policy
+from varuna_manager.core.actions import Kind
+from varuna_manager.core.change import Change, without
+from varuna_manager.core.events import (
+    Cause,
+    GenerationGone,
+    RankActive,
+    RankDrained,
+    RankFailed,
+    RankFinished,
+    RankPrepared,
+    RankReady,
+    StepDurable,
+)
+from varuna_manager.core.phases import JobPhase
+from varuna_manager.core.state import Job, Run
+from varuna_manager.core.words import What
+
+RankEvent = RankPrepared | RankReady | RankActive | RankDrained | RankFinished | RankFailed
+
+
+def on_rank(change: Change, event: RankEvent) -> None:
+    """Record a rank's report and do what the last missing one allows."""
+    job = change.state.jobs.get(event.job)
+    if job is None or job.is_over:
+        return
+    run = job.run
+    if run is None or run.number != event.generation:
+        if isinstance(event, RankFailed) and job.open_generation == event.generation > 0:
+            _late(change, job, event)
+        return
+    if event.rank in run.ranks:
+        _dispatch(change, job, run, event)
+
+
+def _dispatch(change: Change, job: Job, run: Run, event: RankEvent) -> None:
+    match event:
+        case RankPrepared():
+            _prepared(change, job, run, event)
+        case RankReady():
+            change.put_job(replace(job, run=replace(run, ready=run.ready | {event.rank})))
+        case RankActive():
+            _active(change, job, run, event)
+        case RankDrained():
+            _drained(change, job, run, event)
+        case RankFinished():
+            _finished(change, job, run, event)
+        case RankFailed():
+            failures.rank_failed(change, job, event)
+
+
+def _late(change: Change, job: Job, event: RankFailed) -> None:
+    if event.cause in policy.COUNTED and job.phase is not JobPhase.CANCELLING:
+        failures.late_cause(change, job, event)
+
+
+def _prepared(change: Change, job: Job, run: Run, event: RankPrepared) -> None:
+    if run.is_activated:
+        return
+    if event.plan_hash != run.plan_hash:
+        _mismatch(
+            change, job, f"rank {event.rank} holds plan {event.plan_hash[:12]}, not {run.plan_hash[:12]}"
+        )
+        return
+    run = replace(
+        run,
+        endpoints={**run.endpoints, event.rank: event.endpoint},
+        resumed={**run.resumed, event.rank: event.resume_step},
+    )
+    job = change.put_job(replace(job, run=run))
+    if len(run.endpoints) < len(run.ranks):
+        return
+    steps = set(run.resumed.values())
+    if run.kind is Kind.TRAIN and max(steps) > (job.durable_step or 0):
+        job = replace(job, durable_step=max(steps))
+    if len(steps) > 1:
+        _mismatch(change, job, f"ranks loaded different steps: {sorted(steps)}")
+        return
+    _activate(change, job, run)
+
+
+def _mismatch(change: Change, job: Job, message: str) -> None:
+    failures.generation_failed(change, job, Cause.PLAN_MISMATCH, message)
+
+
+def _activate(change: Change, job: Job, run: Run) -> None:
+    run = replace(run, is_activated=True)
+    deadline_s = change.at_s + change.config.activate_timeout_s if run.kind is Kind.TRAIN else job.deadline_s
+    job = change.put_job(replace(job, run=run, deadline_s=deadline_s))
+    for node in sorted(run.members):
+        generations.send_activate(change, job, run, node)
+
+
+def _active(change: Change, job: Job, run: Run, event: RankActive) -> None:
+    if not run.is_activated:
+        return
+    run = replace(run, active=run.active | {event.rank}, first_step=max(run.first_step, event.step))
+    job = change.put_job(replace(job, run=run))
+    is_whole = len(run.active | run.finished) == len(run.ranks)
+    if job.phase is JobPhase.STARTING and is_whole:
+        _running(change, job, run)
+
+
+def _running(change: Change, job: Job, run: Run) -> None:
+    job = change.move_job(job, JobPhase.RUNNING, job.reason)
+    is_first = job.first_running_s is None
+    limit_s = job.spec.max_run_time_s
+    if is_first and limit_s is not None:
+        job = replace(job, run_limit_s=change.at_s + limit_s)
+    if is_first:
+        job = replace(job, first_running_s=change.at_s)
+    morphs = job.morphs if is_first else job.morphs + 1
+    job = change.put_job(replace(job, last_morph_s=change.at_s, morphs=morphs))
+    took_s = change.at_s - run.started_s
+    change.announce(What.RUNNING, f"at step {run.first_step}, {took_s:.2f} s after its start", job=job)
+
+
+def _drained(change: Change, job: Job, run: Run, event: RankDrained) -> None:
+    if job.phase is not JobPhase.DRAINING or event.rank in run.finished:
+        return
+    run = replace(run, drained={**run.drained, event.rank: event.step})
+    job = _with_durable(change, replace(job, run=run), event.step)
+    _all_stopped(change, job, run)
+
+
+def _finished(change: Change, job: Job, run: Run, event: RankFinished) -> None:
+    run = replace(run, finished=run.finished | {event.rank}, drained=without(run.drained, event.rank))
+    if run.kind is Kind.PROFILE:
+        change.put_job(replace(job, run=run))
+        return
+    weights = event.weights_sha256 if event.rank == 0 else job.weights_sha256
+    job = _with_durable(change, replace(job, run=run, weights_sha256=weights), event.step)
+    if len(run.finished) == len(run.ranks):
+        reason = f"all steps done; weights {weights}"
+        generations.finish(change, job, JobPhase.SUCCEEDED, What.SUCCEEDED, reason)
+    elif job.phase is JobPhase.DRAINING:
+        _all_stopped(change, job, run)
+
+
+def _all_stopped(change: Change, job: Job, run: Run) -> None:
+    if run.is_stopped:
+        change.announce(What.DRAINED, f"at step {job.durable_step or 0}: {job.reason}", job=job)
+        generations.begin(change, generations.stop(change, job), job.reason)
+
+
+def on_durable(change: Change, event: StepDurable) -> None:
+    """A manifest exists, whichever generation wrote it; progress clears what failed before."""
+    job = change.state.jobs.get(event.job)
+    if job is None or job.is_over or not 0 < event.generation <= job.generation:
+        return
+    before = job.durable_step
+    job = _with_durable(change, job, event.step)
+    is_due = change.at_s - job.durable_announced_s >= change.config.durable_announce_s
+    if job.durable_step != before and is_due:
+        job = change.put_job(replace(job, durable_announced_s=change.at_s))
+        change.announce(What.DURABLE, f"step {job.durable_step}", job=job)
+
+
+def _with_durable(change: Change, job: Job, step: int) -> Job:
+    """Store the job with a newer durable step; retries of user errors are never given back."""
+    if step <= (job.durable_step or 0):
+        return change.put_job(job)
+    kept: dict[Cause, int] = {c: n for c, n in job.failures.items() if c is Cause.USER_ERROR}
+    return change.put_job(replace(job, durable_step=step, failures=kept, fruitless=0, first_cause=""))
+
+
+def on_gone(change: Change, event: GenerationGone) -> None:
+    """No process of that generation is left on the node; ranks that had not ended before count as crashed."""
+    job = change.state.jobs.get(event.job)
+    host = job.hosts.get(event.node) if job else None
+    if job is None or host is None or host.generation != event.generation:
+        return
+    job = change.put_job(replace(job, hosts=without(job.hosts, event.node)))
+    run = job.run
+    if run is None or run.number != event.generation or not run.unstopped(event.node):
+        return
+    ranks = ", ".join(map(str, run.unstopped(event.node)))
+    failures.generation_failed(
+        change, job, Cause.WORKER_CRASH, f"ranks {ranks} on {event.node} ended without a report"
+    )

@@ -1,0 +1,165 @@
+"""After every durable event: bring jobs in line with the facts; level-triggered, so nothing is missed."""
+
+from dataclasses import replace
+
+from varuna_manager.core import generations, jobs, nodes, pool
+from varuna_manager.core.change import Change
+from varuna_manager.core.phases import JobPhase
+from varuna_manager.core.state import Job, Run, State
+from varuna_manager.core.words import What
+
+
+def reconcile(change: Change, before: State) -> None:
+    """Bump the pool version, tend the job that holds the pool, then give the pool to the next in turn."""
+    if change.state.nodes is not before.nodes and pool.signature(change.state) != pool.signature(before):
+        change.state = replace(change.state, pool_version=change.state.pool_version + 1)
+    job = pool.holder(change.state)
+    if job is not None:
+        _tend(change, job)
+    if pool.holder(change.state) is None:
+        _admit(change)
+    nodes.release_drained(change)
+
+
+def _tend(change: Change, job: Job) -> None:
+    run = job.run
+    match job.phase:
+        case JobPhase.CANCELLING:
+            if not job.hosts:
+                generations.finish(change, job, JobPhase.CANCELLED, What.CANCELLED, job.reason)
+        case JobPhase.RUNNING if run is not None:
+            _tend_running(change, job, run)
+        case JobPhase.DRAINING if run is not None:
+            _tend_draining(change, job, run)
+        case JobPhase.STARTING | JobPhase.PROFILING if run is not None:
+            _tend_starting(change, job, run)
+        case _:
+            _tend_planning(change, job)
+
+
+def _tend_running(change: Change, job: Job, run: Run) -> None:
+    if lost := _lost(change.state, run):
+        _restart(change, job, lost)
+    elif leaving := _leaving(change.state, run):
+        generations.begin_drain(change, job, run, leaving)
+        _tend_restarted(change, job)
+    else:
+        _tend_growth(change, job, run)
+
+
+def _tend_growth(change: Change, job: Job, run: Run) -> None:
+    """Ask what the larger pool would be worth, once per pool."""
+    state = change.state
+    is_asked = job.asked_version is not None or job.deadline_s is not None
+    if is_asked or job.refused_version == state.pool_version or len(run.members) >= job.spec.nodes.max:
+        return
+    offered = {n.node for n in pool.usable(state, job)}
+    if offered > run.members.keys():
+        generations.ask(change, job)
+
+
+def _tend_draining(change: Change, job: Job, run: Run) -> None:
+    if lost := _lost(change.state, run):
+        _restart(change, job, lost)
+        return
+    until_s = generations.drain_until_s(change, run)
+    if job.deadline_s is None or until_s >= job.deadline_s:
+        return
+    if until_s <= change.at_s:
+        _restart(change, job, "a notice ends before the drain can")
+        return
+    job = change.put_job(replace(job, deadline_s=until_s))
+    for name in generations.reachable(change, run):
+        generations.send_drain(change, job, run, name, until_s)
+
+
+def _tend_starting(change: Change, job: Job, run: Run) -> None:
+    """Nothing trains yet: a start without every member as it was planned begins anew."""
+    unfit = [
+        name
+        for name, incarnation in sorted(run.members.items())
+        if not change.state.nodes[name].is_plannable or change.state.nodes[name].incarnation != incarnation
+    ]
+    if unfit:
+        reason = (
+            _lost(change.state, run) or _leaving(change.state, run) or f"lost touch with {', '.join(unfit)}"
+        )
+        _restart(change, job, reason)
+
+
+def _restart(change: Change, job: Job, reason: str) -> None:
+    change.announce(What.MORPH, reason, job=job)
+    generations.begin(change, generations.end(change, job, reason), reason)
+    _tend_restarted(change, job)
+
+
+def _tend_restarted(change: Change, job: Job) -> None:
+    job = change.job(job.job)
+    if job.run is None and job.phase in {JobPhase.PLANNING, JobPhase.PROFILING}:
+        _tend_planning(change, job)
+
+
+def _tend_planning(change: Change, job: Job) -> None:
+    """Ask, unless the pool is too small, unsettled after a restart, or a back-off runs."""
+    if not pool.is_settled(change.state):
+        return
+    job = _with_kind(change, job)
+    if shortage := pool.shortage(change.state, job):
+        jobs.park(change, job, f"{shortage}; {job.reason}")
+    elif job.asked_version is None and job.deadline_s is None:
+        generations.ask(change, job)
+
+
+def _with_kind(change: Change, job: Job) -> Job:
+    """Choose the device kind anew while no plan has pinned it; another kind needs another profile."""
+    kind = pool.preferred_kind(pool.plannable(change.state))
+    if job.batch is not None or not kind or kind == job.device_kind:
+        return job
+    if job.device_kind and pool.usable(change.state, job) and not pool.shortage(change.state, job):
+        return job
+    job = change.put_job(replace(job, device_kind=kind, profile=None))
+    return generations.begin(change, job, job.reason)
+
+
+def _admit(change: Change) -> None:
+    """Start the next waiting job once the pool is known, big enough, and free of other jobs' processes."""
+    state = change.state
+    job = pool.next_in_turn(state)
+    if job is None or not pool.is_settled(state) or pool.lingering(state, job):
+        return
+    job = _waiting_with_kind(change, job)
+    if pool.shortage(state, job) or not pool.usable(state, job):
+        return
+    num_nodes = len(pool.usable(state, job))
+    reason = f"{num_nodes} nodes are there"
+    if job.phase is JobPhase.PARKED:
+        reason = f"{reason} again: {job.reason}"
+        change.announce(What.RESUMED, reason, job=job)
+    _tend_planning(change, generations.begin(change, job, reason))
+
+
+def _waiting_with_kind(change: Change, job: Job) -> Job:
+    kind = pool.preferred_kind(pool.plannable(change.state))
+    if job.batch is not None or not kind or kind == job.device_kind:
+        return job
+    return change.put_job(replace(job, device_kind=kind, profile=None))
+
+
+def _lost(state: State, run: Run) -> str:
+    """Return which members with unstopped ranks are gone for good, in words."""
+    words = []
+    for name, incarnation in sorted(run.members.items()):
+        node = state.nodes[name]
+        is_same = node.incarnation == incarnation
+        if run.unstopped(name) and (node.is_gone or not is_same):
+            words.append(f"{name} ({node.reason if is_same else 'a new incarnation joined'})")
+    return f"PREEMPTED: lost {', '.join(words)}" if words else ""
+
+
+def _leaving(state: State, run: Run) -> str:
+    """Return which members are under notice or drain, in words."""
+    members = (state.nodes[name] for name in sorted(run.members) if run.unstopped(name))
+    words = [f"{n.node} ({n.reason})" for n in members if n.is_connected and not n.is_plannable]
+    is_notice = any(n.notice_deadline_s is not None for n in state.nodes.values() if n.node in run.members)
+    kind = "PREEMPTED: leaving" if is_notice else "drained"
+    return f"{kind}: {', '.join(words)}" if words else ""

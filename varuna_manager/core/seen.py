@@ -1,0 +1,68 @@
+"""Volatile events: beats, steps, ticks. They touch `State.seen` only; a crossed threshold becomes durable."""
+
+from dataclasses import replace
+
+from varuna_manager.core.actions import AnyAction, RaiseDurable
+from varuna_manager.core.deadlines import timers
+from varuna_manager.core.events import BeatSeen, DeadlinePassed, StepSeen, Ticked
+from varuna_manager.core.state import Progress, Seen, State
+
+SMOOTHING = 0.2
+"""Weight of the newest step's time in the average that speed and ETA come from."""
+
+
+def on_beat(state: State, event: BeatSeen) -> State:
+    """Remember when the node's present incarnation was heard."""
+    node = state.nodes.get(event.node)
+    if node is None or node.incarnation != event.incarnation or not node.is_connected:
+        return state
+    beats = {**state.seen.beats, event.node: event.at_s}
+    return _with(state, replace(state.seen, beats=beats))
+
+
+def on_step(state: State, event: StepSeen) -> State:
+    """Remember the newest step of the current generation; steps below the highest one are replayed."""
+    job = state.jobs.get(event.job)
+    if job is None or job.is_over or job.run is None or job.run.number != event.generation:
+        return state
+    old = state.seen.progress.get(event.job)
+    is_same = old is not None and old.generation == event.generation
+    if old is not None and is_same and event.step <= old.step:
+        return state
+    replayed = old.replayed_steps if old else 0
+    step_s = event.step_s
+    if old is not None and is_same:
+        step_s = old.step_s + SMOOTHING * (event.step_s - old.step_s)
+    progress = Progress(
+        generation=event.generation,
+        step=event.step,
+        max_step=max(event.step, old.max_step if old else -1),
+        loss=event.loss,
+        samples=event.samples,
+        step_s=step_s,
+        replayed_steps=replayed + int(old is not None and event.step <= old.max_step),
+        at_s=event.at_s,
+    )
+    return _with(state, replace(state.seen, progress={**state.seen.progress, event.job: progress}))
+
+
+def on_tick(state: State, event: Ticked) -> tuple[State, tuple[AnyAction, ...]]:
+    """Raise each crossed threshold once; after the manager itself stood still, nodes get a fresh lease."""
+    seen = state.seen
+    last_s = seen.last_tick_s
+    if last_s is not None and event.at_s - last_s > state.config.tick_gap_s:
+        seen = replace(seen, stood_still_until_s=event.at_s)
+    state = _with(state, replace(seen, last_tick_s=event.at_s))
+    crossed = {timer for timer in timers(state) if timer.deadline_s <= event.at_s}
+    new = sorted(crossed - seen.raised, key=lambda timer: (timer.deadline_s, timer.subject))
+    state = _with(state, replace(state.seen, raised=frozenset(crossed)))
+    return state, tuple(
+        RaiseDurable(
+            event=DeadlinePassed(at_s=event.at_s, subject=timer.subject, deadline_s=timer.deadline_s)
+        )
+        for timer in new
+    )
+
+
+def _with(state: State, seen: Seen) -> State:
+    return replace(state, seen=seen)
