@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from varuna_manager.planner import PlannableNode, PlanRequest
+from varuna_manager.planner import Explanation, PlannableNode, PlanRequest, plan
 from varuna_runtime.spec.job import JobSpec
-from varuna_runtime.spec.layout import BatchShape
+from varuna_runtime.spec.layout import BatchShape, Infeasible, Plan
 from varuna_runtime.spec.model import ModelRecord, SegmentRecord, TensorRecord, TiedParameter
 from varuna_runtime.spec.profile import LinkCost, Profile, SegmentCost, SegmentProfile
 
@@ -59,9 +59,7 @@ def model(segments: Sequence[SegmentCost], tied: tuple[TiedParameter, ...] = ())
             SegmentRecord(
                 index=index,
                 name=f"segment{index}",
-                tensors=(
-                    TensorRecord(name=f"w{index}", shape=(cost.param_bytes // 4,), dtype="float32"),
-                ),
+                tensors=(TensorRecord(name=f"w{index}", shape=(cost.param_bytes // 4,), dtype="float32"),),
                 param_bytes=cost.param_bytes,
             )
             for index, cost in enumerate(segments)
@@ -100,3 +98,21 @@ def request(
         nodes=tuple(usable),
         batch=batch,
     )
+
+
+def planned(asked: PlanRequest) -> tuple[Plan, Explanation]:
+    answer = plan(asked)
+    assert isinstance(answer.outcome, Plan), answer.outcome
+    assert answer.explanation is not None
+    return answer.outcome, answer.explanation
+
+
+def refused(asked: PlanRequest) -> Infeasible:
+    answer = plan(asked)
+    assert isinstance(answer.outcome, Infeasible)
+    assert answer.explanation is None
+    assert answer.outcome.reason
+    return answer.outcome
+
+
+UNEVEN = [segment(forward_s=0.01 * (1 + i % 3), backward_s=0.02 * (1 + i % 4)) for i in range(6)]

@@ -1,6 +1,7 @@
 """One candidate as times: what the simulator runs and the bounds are proven for."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from varuna_manager.planner.pools import SlotPool
@@ -54,6 +55,7 @@ class Pipeline:
     agreement_s: float  # tied sums, totals and vote, after the last reduction and before the optimizer
 
 
+@lru_cache(maxsize=4096)
 def shares(batch: BatchShape, replicas: int) -> tuple[int, ...]:
     """Return the number of micro-batches of each replica in a full step."""
     num_micro = num_micro_batches(batch.batch_size, batch.micro_batch_size)
@@ -88,6 +90,7 @@ def pipeline(
     )
 
 
+@lru_cache(maxsize=4096)
 def reduction_volume(virtual_replicas: int, replicas: int) -> float:
     """Return the bytes a rank sends per gradient byte: ordered reduce-scatter, then all-gather (contract E4).
 

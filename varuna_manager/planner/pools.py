@@ -41,8 +41,8 @@ class SlotPool:
 
     def splits(self, layout: Layout, stage: int) -> bool:
         """Return whether some replica has `stage` and the next one in different units."""
-        ranks = (layout.rank(stage=stage, replica=d) for d in range(layout.replicas))
-        return any((rank + 1) % self.unit_slots == 0 for rank in ranks)
+        replicas = range(min(layout.replicas, self.unit_slots))  # from there on the pattern repeats
+        return any((layout.rank(stage=stage, replica=d) + 1) % self.unit_slots == 0 for d in replicas)
 
 
 def pools(nodes: Sequence[PlannableNode], num_nodes_max: int) -> tuple[SlotPool, ...]:

@@ -1,0 +1,144 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations, pairwise
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.planning import FREE_LINK, KIND, UNEVEN, job, nodes, planned, profile, request
+from tests.support.planning_checks import check_invariants
+from varuna_manager.planner import PlannableNode, PlanRequest, plan
+from varuna_manager.planner.candidates import shapes
+from varuna_manager.planner.pipeline import pipeline
+from varuna_manager.planner.pools import pools
+from varuna_manager.planner.simulate import simulate
+from varuna_runtime.spec.job import JobSpec, LayoutChoice, Nodes
+from varuna_runtime.spec.layout import Layout, Plan, ScheduleKind, Stage
+from varuna_runtime.spec.profile import LinkCost, SegmentCost
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> PlanRequest:
+    times = st.floats(1e-3, 1.0)
+    sizes = st.integers(0, 2**22)
+    costs = [
+        SegmentCost(
+            forward_s=draw(times),
+            backward_s=draw(times),
+            output_bytes=draw(sizes),
+            saved_bytes=draw(sizes),
+            param_bytes=draw(sizes),
+            optimizer_bytes=draw(sizes),
+        )
+        for _ in range(draw(st.integers(1, 6)))
+    ]
+    link = LinkCost(latency_s=draw(st.floats(0, 0.1)), bandwidth_bps=draw(st.floats(1e6, 1e10)))
+    auto = draw(st.booleans())
+    spec = job(
+        batch_size=draw(st.integers(8, 40)),
+        micro_batch_size="auto" if auto else draw(st.integers(1, 8)),
+        nodes={"min": 1, "max": draw(st.integers(1, 8))},
+        schedule=draw(st.sampled_from(["auto", "1f1b", "gpipe"])),
+    )
+    memory = draw(st.integers(2**23, 2**27))
+    slots = draw(st.integers(1, 4))
+    usable = nodes(draw(st.integers(1, 8)), slots=slots, memory_bytes=memory)
+    return request(spec, costs, usable, measured=profile(costs, sizes=(1, 2, 4, 8), link=link))
+
+
+@given(requests())
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_every_plan_is_a_partition_fits_memory_and_uses_no_slot_twice(asked: PlanRequest) -> None:
+    answer = plan(asked)
+    if isinstance(answer.outcome, Plan):
+        check_invariants(asked, answer.outcome)
+        assert answer.explanation is not None
+        assert 0 < answer.explanation.lower_bound_s <= answer.outcome.predicted_step_s
+    else:
+        assert answer.outcome.reason
+        assert answer.outcome.change
+
+
+def step_s(asked: PlanRequest) -> float:
+    answer = plan(asked).outcome
+    return answer.predicted_step_s if isinstance(answer, Plan) else inf
+
+
+@given(requests(), st.lists(st.tuples(st.integers(1, 4), st.integers(2**23, 2**27)), min_size=1, max_size=4))
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_one_more_node_never_makes_the_plan_slower(
+    asked: PlanRequest, joining: Sequence[tuple[int, int]]
+) -> None:
+    spec = asked.spec.model_copy(update={"nodes": Nodes(min=1, max=8)})
+    grown = replace(asked, spec=spec, batch=shapes(asked)[0].batch)
+    before = step_s(grown)
+    for i, (slots, memory) in enumerate(joining):
+        joined = PlannableNode(node=f"x{i}", slots=slots, memory_bytes=memory, device_kind=KIND)
+        grown = replace(grown, nodes=(*grown.nodes, joined))
+        now = step_s(grown)
+        assert now <= before * (1 + 1e-8)
+        before = now
+
+
+@given(requests())
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_pruning_by_bounds_loses_nothing(asked: PlanRequest) -> None:
+    limit = min(5, asked.spec.nodes.max)
+    spec = asked.spec.model_copy(update={"schedule": "auto"})
+    batch = shapes(asked)[0].batch
+    single = replace(asked, spec=spec, nodes=nodes(limit, memory_bytes=2**26), batch=batch)
+    pinned = [
+        step_s(replace(single, spec=pin(single, layout, schedule)))
+        for layout in layouts(single)
+        for schedule in ScheduleKind
+    ]
+    assert step_s(single) == pytest.approx(min(pinned), rel=1e-8)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("batch_size", [8, 13, 64])
+def test_the_chosen_cuts_are_within_two_percent_of_the_best_of_all(count: int, batch_size: int) -> None:
+    spec = job(batch_size=batch_size, virtual_replicas=4, nodes={"max": 5})
+    asked = request(spec, UNEVEN, nodes(count), measured=profile(UNEVEN, link=FREE_LINK))
+    best = min(every_cut_s(asked, layout) for layout in layouts(asked))
+    assert planned(asked)[0].predicted_step_s <= best * 1.02
+
+
+def layouts(asked: PlanRequest) -> list[Layout]:
+    num_slots, num_segments = len(asked.nodes), len(asked.model.segments)
+    virtual = shapes(asked)[0].batch.virtual_replicas
+    return [
+        Layout(stages=stages, replicas=replicas)
+        for stages in range(1, min(num_segments, num_slots) + 1)
+        for replicas in range(1, min(num_slots // stages, virtual) + 1)
+    ]
+
+
+def pin(asked: PlanRequest, layout: Layout, schedule: ScheduleKind) -> JobSpec:
+    choice = LayoutChoice(stages=layout.stages, replicas=layout.replicas)
+    return asked.spec.model_copy(update={"layout": choice, "schedule": schedule})
+
+
+def every_cut_s(asked: PlanRequest, layout: Layout) -> float:
+    """Return the best step over every cut and schedule, by simulation alone."""
+    (shape,) = shapes(asked)
+    (pool,) = pools(asked.nodes, asked.spec.nodes.max)
+    last = len(asked.model.segments)
+    steps = [
+        simulate(
+            pipeline(
+                shape.work,
+                asked.model,
+                shape.batch,
+                pool,
+                layout=layout,
+                schedule=schedule,
+                stages=tuple(Stage(first=a, last=b, recompute=False) for a, b in pairwise((0, *inner, last))),
+            )
+        ).step_s
+        for inner in combinations(range(1, last), layout.stages - 1)
+        for schedule in ScheduleKind
+    ]
+    return min(steps)
