@@ -1,0 +1,25 @@
+"""`python -m varuna_runtime.agent`: an agent without the command line tool."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from varuna_runtime.agent import main as agent
+from varuna_runtime.agent.config import AgentConfig
+
+
+def main() -> int:
+    """Parse the arguments and run."""
+    parser = argparse.ArgumentParser(prog="varuna_runtime.agent")
+    parser.add_argument("--manager", required=True, metavar="HOST:PORT")
+    parser.add_argument("--node", required=True)
+    parser.add_argument("--home", required=True, type=Path, help="this node's own folder")
+    parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--host", default="127.0.0.1", help="address that other nodes reach")
+    parser.add_argument("--memory-bytes", type=int, default=0, help="per slot; 0: a share of the machine's")
+    parser.add_argument("--device-kind", default="")
+    return agent.run(AgentConfig(**vars(parser.parse_args())))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+"""Between the agent's records and protobuf, both ways; decides nothing."""
+
+from typing import assert_never
+
+from varuna_runtime.agent import events as e
+from varuna_runtime.agent import records as r
+from varuna_runtime.spec import canonical
+from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.wire.v1 import agent_pb2, common_pb2, worker_pb2
+
+_KINDS = {
+    common_pb2.GenerationKind.TRAIN: r.GenerationKind.TRAIN,
+    common_pb2.GenerationKind.PROFILE: r.GenerationKind.PROFILE,
+}
+_KIND_NUMBERS = {kind: number for number, kind in _KINDS.items()}
+
+# --- from the manager ----------------------------------------------------------------------------------
+
+
+def command(message: agent_pb2.ManagerMessage) -> e.Event | None:
+    """Return the supervisor's event of a command; None if the message is none. Raises InvalidInput."""
+    match message.WhichOneof("body"):
+        case "start":
+            return e.StartReceived(order=start_order(message.start))
+        case "activate":
+            ranks = tuple(_endpoint(item) for item in message.activate.endpoints)
+            return e.ActivateReceived(
+                job=message.activate.job, generation=message.activate.generation, endpoints=ranks
+            )
+        case "drain":
+            body = message.drain
+            return e.DrainReceived(job=body.job, generation=body.generation, within_s=body.within_s)
+        case "abort":
+            abort = message.abort
+            return e.AbortReceived(job=abort.job, generation=abort.generation, reason=abort.reason)
+        case "forget":
+            return e.ForgetReceived(job=message.forget.job)
+        case _:
+            return None
+
+
+def start_order(start: agent_pb2.Start) -> r.StartOrder:
+    """Return the validated order; raises InvalidInput."""
+    if start.kind not in _KINDS or not start.ranks:
+        raise InvalidInput(f"Start of {start.job} generation {start.generation} names no kind or no ranks")
+    return r.StartOrder(
+        job=start.job,
+        generation=start.generation,
+        kind=_KINDS[start.kind],
+        spec=canonical.loads(JobSpec, start.job_json),
+        job_json=start.job_json,
+        plan_json=start.plan_json,
+        model_json=start.model_json,
+        ranks=tuple(start.ranks),
+        bundle=start.bundle,
+        store_url=start.store_url,
+        bundle_store_url=start.bundle_store_url,
+        resume_step=start.resume_step if start.HasField("resume_step") else None,
+        secrets=dict(start.secrets),
+        generation_secret=start.generation_secret,
+    )
+
+
+# --- to the manager ------------------------------------------------------------------------------------
+
+
+def running(items: tuple[r.Running, ...]) -> list[agent_pb2.Running]:
+    """Return what runs here."""
+    return [agent_pb2.Running(job=i.job, generation=i.generation, ranks=i.ranks) for i in items]
+
+
+def rank_report(key: r.RankKey, report: r.RankReport) -> agent_pb2.AgentMessage:
+    """Return a message without seq."""
+    body = agent_pb2.RankReport(job=key.job, generation=key.generation, rank=key.rank)
+    match report:
+        case r.Prepared():
+            body.prepared.CopyFrom(
+                agent_pb2.Prepared(
+                    plan_hash=report.plan_hash,
+                    endpoint=_wire_endpoint(report.endpoint),
+                    resume_step=report.resume_step,
+                )
+            )
+        case r.Ready():
+            body.ready.SetInParent()
+        case r.Active():
+            body.active.CopyFrom(agent_pb2.Active(step=report.step))
+        case r.Durable():
+            body.durable.CopyFrom(common_pb2.Durable(step=report.step, manifest_key=report.manifest_key))
+        case r.Drained():
+            body.drained.CopyFrom(common_pb2.Drained(step=report.step))
+        case r.Finished():
+            body.finished.CopyFrom(
+                common_pb2.Finished(
+                    step=report.step, weights_sha256=report.weights_sha256, profile_json=report.profile_json
+                )
+            )
+        case r.Failed():
+            body.failed.CopyFrom(_wire_failure(report))
+        case _:
+            assert_never(report)
+    return agent_pb2.AgentMessage(rank=body)
+
+
+def step_report(key: r.RankKey, steps: list[r.StepDone]) -> agent_pb2.AgentMessage:
+    """Return a message without seq."""
+    done = [
+        common_pb2.StepDone(
+            step=s.step,
+            loss_hex=s.loss_hex,
+            loss=s.loss,
+            weight=s.weight,
+            samples=s.samples,
+            step_s=s.step_s,
+            grad_norm=s.grad_norm,
+            learning_rate=s.learning_rate,
+        )
+        for s in steps
+    ]
+    report = agent_pb2.StepReport(job=key.job, generation=key.generation, steps=done)
+    return agent_pb2.AgentMessage(steps=report)
+
+
+def gone(job: str, generation: int) -> agent_pb2.AgentMessage:
+    """Return a message without seq."""
+    return agent_pb2.AgentMessage(gone=agent_pb2.GenerationGone(job=job, generation=generation))
+
+
+# --- to and from a worker ------------------------------------------------------------------------------
+
+
+def prepare_request(key: r.RankKey, order: r.StartOrder, host: str) -> worker_pb2.PrepareRequest:
+    """Return the worker's share of a Start."""
+    return worker_pb2.PrepareRequest(
+        job=key.job,
+        generation=key.generation,
+        rank=key.rank,
+        kind=_KIND_NUMBERS[order.kind],
+        plan_json=order.plan_json,
+        job_json=order.job_json,
+        model_json=order.model_json,
+        store_url=order.store_url,
+        resume_step=order.resume_step,
+        host=host,
+        generation_secret=order.generation_secret,
+    )
+
+
+def activate_request(generation: int, endpoints: tuple[r.Endpoint, ...]) -> worker_pb2.ActivateRequest:
+    """Return the endpoints of every rank."""
+    return worker_pb2.ActivateRequest(
+        generation=generation, endpoints=[_wire_endpoint(item) for item in endpoints]
+    )
+
+
+def prepared(reply: worker_pb2.PrepareReply) -> r.Prepared:
+    """Return the report that the reply to Prepare is."""
+    return r.Prepared(
+        plan_hash=reply.plan_hash, endpoint=_endpoint(reply.endpoint), resume_step=reply.resume_step
+    )
+
+
+def progress(key: r.RankKey, message: worker_pb2.WorkerProgress) -> e.Event | None:
+    """Return what the worker says; None for a kind this agent does not know."""
+    match message.WhichOneof("body"):
+        case "beat":
+            return e.RankBeat(key=key, in_step_s=message.beat.in_step_s)
+        case "step":
+            return e.RankStepped(key=key, step=_step(message.step))
+        case _:
+            report = _report(message)
+            return None if report is None else e.RankReported(key=key, report=report)
+
+
+def _report(message: worker_pb2.WorkerProgress) -> r.RankReport | None:
+    match message.WhichOneof("body"):
+        case "ready":
+            return r.Ready()
+        case "active":
+            return r.Active(step=message.active.step)
+        case "durable":
+            return r.Durable(step=message.durable.step, manifest_key=message.durable.manifest_key)
+        case "drained":
+            return r.Drained(step=message.drained.step)
+        case "finished":
+            done = message.finished
+            return r.Finished(
+                step=done.step, weights_sha256=done.weights_sha256, profile_json=done.profile_json
+            )
+        case "failed":
+            return _failure(message.failed)
+        case _:
+            return None
+
+
+def _step(step: common_pb2.StepDone) -> r.StepDone:
+    return r.StepDone(
+        step=step.step,
+        loss_hex=step.loss_hex,
+        loss=step.loss,
+        weight=step.weight,
+        samples=step.samples,
+        step_s=step.step_s,
+        grad_norm=step.grad_norm if step.HasField("grad_norm") else None,
+        learning_rate=step.learning_rate if step.HasField("learning_rate") else None,
+    )
+
+
+def _failure(failure: common_pb2.Failure) -> r.Failed:
+    name = common_pb2.FailureCause.Name(failure.cause).lower()
+    known = name in set(r.Cause)
+    return r.Failed(
+        cause=r.Cause(name) if known else r.Cause.WORKER_CRASH,
+        message=failure.message,
+        detail=failure.detail,
+        exit_code=failure.exit_code if failure.HasField("exit_code") else None,
+        signal=failure.signal if failure.HasField("signal") else None,
+        peer_rank=failure.peer_rank if failure.HasField("peer_rank") else None,
+    )
+
+
+def _wire_failure(failed: r.Failed) -> common_pb2.Failure:
+    return common_pb2.Failure(
+        cause=failed.cause.name,
+        message=failed.message,
+        detail=failed.detail,
+        exit_code=failed.exit_code,
+        signal=failed.signal,
+        peer_rank=failed.peer_rank,
+    )
+
+
+def _endpoint(endpoint: common_pb2.Endpoint) -> r.Endpoint:
+    return r.Endpoint(rank=endpoint.rank, host=endpoint.host, port=endpoint.port)
+
+
+def _wire_endpoint(endpoint: r.Endpoint) -> common_pb2.Endpoint:
+    return common_pb2.Endpoint(rank=endpoint.rank, host=endpoint.host, port=endpoint.port)

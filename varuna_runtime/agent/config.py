@@ -1,0 +1,56 @@
+"""What an agent is told at its start, and where it keeps things; the only reader of its environment."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from varuna_runtime.spec.errors import InvalidInput
+
+_SOCKET_PATH_LIMIT = 100  # sun_path holds 107 bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """One agent. `device_kind` and `memory_bytes` (per slot) are found out when not given."""
+
+    node: str
+    manager: str  # host:port
+    home: Path  # this node's own folder
+    slots: int = 1
+    host: str = "127.0.0.1"  # address that peers of the data plane reach
+    device_kind: str = ""
+    memory_bytes: int = 0
+    silence_s: float = 5.0  # a worker without a sign of life for so long is a hang
+    launcher_s: float = 150.0  # bundle, setup command and imports together
+
+    def __post_init__(self) -> None:
+        """Refuse what would only fail later."""
+        if not self.node or "/" in self.node:
+            raise InvalidInput(f"node {self.node!r}: wanted a name without a slash")
+        if self.slots < 1:
+            raise InvalidInput(f"slots {self.slots}: wanted at least 1")
+        if ":" not in self.manager:
+            raise InvalidInput(f"manager {self.manager!r}: wanted HOST:PORT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """Where an incarnation keeps its files."""
+
+    bundles: Path
+    logs: Path
+    run: Path  # sockets; removed with the incarnation
+    notice: Path
+
+
+def folders(home: Path, incarnation: str) -> Folders:
+    """Return the folders; the caller makes `run` private. A deep home gets its sockets under the temp dir."""
+    run = home / "run" / incarnation[:8]
+    if len(os.fsencode(run)) + len("/r0000-000000.sock") > _SOCKET_PATH_LIMIT:
+        run = Path(os.environ.get("TMPDIR", "/tmp")) / f"varuna-{incarnation[:12]}"
+    return Folders(bundles=home / "bundles", logs=home / "logs", run=run, notice=home / "notice.json")
+
+
+def child_environment() -> dict[str, str]:
+    """Return a copy of this process's environment, to start processes with."""
+    return dict(os.environ)

@@ -1,0 +1,222 @@
+"""One launcher process: bundle, setup command, script, forks; ends it with everything below it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from varuna_runtime.agent import events as e
+from varuna_runtime.agent import guard
+from varuna_runtime.agent import records as r
+from varuna_runtime.agent.config import Folders, child_environment
+from varuna_runtime.spec.errors import InvalidInput, VarunaError
+from varuna_runtime.store.bundle import fetch
+from varuna_runtime.store.urls import open_store
+from varuna_runtime.wire import launch
+
+Tell = Callable[[e.Event], None]
+MARK = "VARUNA_INCARNATION"
+_LAUNCHER_MARK = "VARUNA_LAUNCHER"
+_LINE_LIMIT = 1 << 20
+_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Died:
+    """A worker process is reaped."""
+
+    key: r.RankKey
+    exit_code: int | None
+    signal: int | None
+
+
+class LauncherProcess:
+    """Runs from construction of its task until nothing of it is left; then LauncherGone is told."""
+
+    def __init__(
+        self,
+        number: int,
+        order: r.StartOrder,
+        *,
+        folders: Folders,
+        incarnation: str,
+        log: Path,
+        tell: Tell,
+        on_died: Callable[[Died], None],
+    ) -> None:
+        self._number = number
+        self._order = order
+        self._folders = folders
+        self._incarnation = incarnation
+        self._log = log
+        self._tell = tell
+        self._on_died = on_died
+        self._mark = f"{incarnation}-{number}"
+        self._writer: asyncio.StreamWriter | None = None
+        self._keys: dict[int, r.RankKey] = {}  # pid -> rank
+        self._closing = asyncio.Event()
+        self._was_held = False
+
+    async def run(self) -> None:
+        """Own the launcher's whole life."""
+        message = "the launcher was closed"
+        body = asyncio.ensure_future(self._live())
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait({body, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if body.done():
+                message = body.result()
+        except (VarunaError, OSError) as err:
+            failure = r.Failed(cause=r.Cause.START_FAILED, message=f"the launcher could not start: {err}")
+            self._tell(e.LauncherFailed(launcher=self._number, failure=failure))
+        finally:
+            for task in (body, closing):
+                task.cancel()
+            await asyncio.gather(body, closing, return_exceptions=True)
+            if self._writer is not None:
+                self._writer.close()
+            await asyncio.to_thread(guard.end_marked, f"{_LAUNCHER_MARK}={self._mark}")
+        self._tell(e.LauncherGone(launcher=self._number, message=message))
+
+    def close(self) -> None:
+        """End it now; idempotent."""
+        self._closing.set()
+
+    def fork(self, key: r.RankKey, socket_path: Path, log: Path, threads: int) -> None:
+        """Ask for a worker; answered by RankForked, or by LauncherGone."""
+        self._send(
+            launch.ForkRank(
+                job=key.job,
+                generation=key.generation,
+                rank=key.rank,
+                socket=str(socket_path),
+                log=str(log),
+                threads=threads,
+            )
+        )
+
+    def kill(self, pid: int) -> None:
+        """Ask for a worker's end; answered by its death."""
+        self._send(launch.KillRank(pid=pid))
+
+    def _send(self, message: launch.Message) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(launch.encode(message))
+
+    async def _live(self) -> str:
+        workdir = await asyncio.to_thread(
+            fetch, open_store(self._order.bundle_store_url), self._order.bundle, self._folders.bundles
+        )
+        if self._order.spec.setup and not await self._set_up(workdir):
+            return "the setup command failed"
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await self._spawn(workdir, theirs.fileno())
+        reader, self._writer = await asyncio.open_connection(sock=ours, limit=_LINE_LIMIT)
+        order = launch.RunScript(
+            entrypoint=self._order.spec.entrypoint,
+            args=self._order.spec.args,
+            workdir=str(workdir),
+            job_json=self._order.job_json.decode(),
+        )
+        self._send(order)
+        await self._listen(reader)
+        self._writer.close()  # a launcher that only stopped making sense ends by this
+        return f"the launcher ended with {_how(await process.wait())}"
+
+    async def _set_up(self, workdir: Path) -> bool:
+        """Run the setup command once per bundle on this node; a marker file remembers success."""
+        marker = workdir.parent / f"{workdir.name}.set-up"
+        if marker.exists():
+            return True
+        with self._log.open("ab") as log:
+            process = await asyncio.create_subprocess_shell(
+                self._order.spec.setup,
+                cwd=workdir,
+                env=self._environment(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        code = await process.wait()
+        if code == 0:
+            marker.touch()
+            return True
+        message = f"the setup command ended with {_how(code)}: {self._order.spec.setup}"
+        detail = await asyncio.to_thread(tail, self._log)
+        failure = r.Failed(cause=r.Cause.USER_ERROR, message=message, detail=detail)
+        self._tell(e.LauncherFailed(launcher=self._number, failure=failure))
+        return False
+
+    async def _spawn(self, workdir: Path, fd: int) -> asyncio.subprocess.Process:
+        arguments = (
+            "-P",
+            "-m",
+            "varuna_runtime.worker.launcher",
+            "--fd",
+            str(fd),
+            "--agent",
+            str(os.getpid()),
+        )
+        with self._log.open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                *arguments,
+                cwd=workdir,
+                env=self._environment(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(fd,),
+                start_new_session=True,
+            )
+
+    def _environment(self) -> dict[str, str]:
+        """One thread while forking is possible; a worker raises its own count after the fork."""
+        ours = {MARK: self._incarnation, _LAUNCHER_MARK: self._mark, "PYTHONUNBUFFERED": "1"}
+        ours |= dict.fromkeys(_ONE_THREAD, "1")
+        ours["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # its fork handlers hang data loaders' forks in a worker
+        return child_environment() | self._order.spec.env | self._order.secrets | ours
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(ConnectionError, InvalidInput):
+            while line := await reader.readline():
+                self._heard(launch.decode(line))
+
+    def _heard(self, message: launch.Message) -> None:
+        match message:
+            case launch.ScriptHeld():
+                self._tell(e.LauncherReady(launcher=self._number))
+            case launch.ScriptFailed():
+                cause = r.Cause.USER_ERROR if message.is_user_error else r.Cause.START_FAILED
+                failure = r.Failed(cause=cause, message=message.message, detail=message.detail)
+                self._tell(e.LauncherFailed(launcher=self._number, failure=failure))
+            case launch.Forked():
+                key = r.RankKey(job=self._order.job, generation=message.generation, rank=message.rank)
+                self._keys[message.pid] = key
+                self._tell(e.RankForked(key=key, pid=message.pid))
+            case launch.Exited():
+                key = self._keys.pop(message.pid)
+                self._on_died(Died(key=key, exit_code=message.exit_code, signal=message.signal))
+            case _:
+                pass
+
+
+def tail(log: Path, num_bytes: int = 4096) -> str:
+    """Return the last bytes of a file as text; empty if there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - num_bytes))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _how(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

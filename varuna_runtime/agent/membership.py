@@ -1,0 +1,302 @@
+"""One incarnation of an agent: carries the supervisor's actions out and its events in."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Coroutine
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+
+import structlog
+
+from varuna_runtime.agent import actions as a
+from varuna_runtime.agent import clock, codec
+from varuna_runtime.agent import events as e
+from varuna_runtime.agent import records as r
+from varuna_runtime.agent.config import AgentConfig, folders
+from varuna_runtime.agent.guarding import Guard
+from varuna_runtime.agent.launching import Died, LauncherProcess, tail
+from varuna_runtime.agent.link import ManagerLink
+from varuna_runtime.agent.logs import LAUNCHER_RANK, LogCarrier
+from varuna_runtime.agent.notices import NoticeSource
+from varuna_runtime.agent.outbox import Outbox
+from varuna_runtime.agent.supervisor import Limits, Supervisor
+from varuna_runtime.agent.workers import WorkerClient
+from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.wire.v1 import agent_pb2
+
+_TICK_S = 0.25
+_GOODBYE_S = 2.0
+_END_S = 10.0
+_LAST_LOGS_S = 3.0
+_log = structlog.get_logger("varuna.agent")
+
+
+class Outcome(StrEnum):
+    """Why an incarnation ended."""
+
+    FENCED = "fenced"
+    LEFT = "left"
+    STOPPED = "stopped"
+
+
+class Membership:
+    """Lives from Hello to the end of the last process it started."""
+
+    def __init__(
+        self, config: AgentConfig, incarnation: str, notices: NoticeSource, stop: asyncio.Event
+    ) -> None:
+        self._config = config
+        self._incarnation = incarnation
+        self._notices = notices
+        self._stop = stop
+        self._folders = folders(config.home, incarnation)
+        self._supervisor = Supervisor(Limits(silence_s=config.silence_s, launcher_s=config.launcher_s))
+        self._events: asyncio.Queue[e.Event] = asyncio.Queue()
+        self._launchers: dict[int, LauncherProcess] = {}
+        self._workers: dict[r.RankKey, WorkerClient] = {}
+        self._outbox = Outbox()
+        self._link = ManagerLink(
+            config.manager, self._outbox, hello=self._hello, beat=self._beat, obey=self._obey
+        )
+        self._logs = LogCarrier(config.node, config.manager, self._folders.logs)
+        self._guard = Guard(incarnation, (self._folders.run,))
+        self._outcome: asyncio.Future[tuple[Outcome, str]] = asyncio.get_running_loop().create_future()
+        self._idle = asyncio.Event()
+        self._tasks: asyncio.TaskGroup
+
+    async def run(self) -> Outcome:
+        """Be a member until fenced, told to leave, or stopped; nothing is left afterwards."""
+        for folder in (self._folders.logs, self._folders.bundles):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._folders.run.mkdir(parents=True, mode=0o700)
+        try:
+            await self._guard.start()
+            async with asyncio.TaskGroup() as self._tasks:
+                standing = [self._tasks.create_task(job) for job in self._standing()]
+                outcome, reason = await self._outcome
+                _log.info("ending", outcome=outcome.value, reason=reason)
+                await self._end(outcome, reason)
+                for task in standing:
+                    task.cancel()
+        finally:
+            await self._guard.end()
+        return outcome
+
+    def _standing(self) -> tuple[Coroutine[object, object, None], ...]:
+        return (
+            self._guard.keep(),
+            self._loop(),
+            self._tick(),
+            self._link.run(),
+            self._logs.run(),
+            self._watch_notices(),
+            self._watch_stop(),
+        )
+
+    # --- events in -------------------------------------------------------------------------------------
+
+    def _tell(self, event: e.Event) -> None:
+        self._events.put_nowait(event)
+
+    async def _loop(self) -> None:
+        while True:
+            event = await self._events.get()
+            for action in self._supervisor.handle(event, clock.now_s()):
+                self._perform(action)
+            if self._supervisor.is_idle:
+                self._idle.set()
+            else:
+                self._idle.clear()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self._tell(e.Ticked())
+            if self._link.is_overdue and not self._supervisor.is_idle:
+                self._tell(e.EndAllReceived(reason="no manager for too long"))
+
+    def _obey(self, message: agent_pb2.ManagerMessage) -> None:
+        if message.HasField("fenced"):
+            self._finish(Outcome.FENCED, message.fenced.reason)
+        elif message.HasField("leave"):
+            self._finish(Outcome.LEFT, message.leave.reason)
+        else:
+            self._obey_command(message)
+
+    def _obey_command(self, message: agent_pb2.ManagerMessage) -> None:
+        try:
+            event = codec.command(message)
+        except InvalidInput as err:
+            self._refuse_start(message.start, str(err))
+            return
+        if event is not None:
+            self._tell(event)
+
+    def _refuse_start(self, start: agent_pb2.Start, reason: str) -> None:
+        """Say it for each rank, so that the manager need not wait for a time-out."""
+        _log.warning("start refused", job=start.job, generation=start.generation, reason=reason)
+        failed = r.Failed(cause=r.Cause.START_FAILED, message=reason)
+        for rank in start.ranks:
+            key = r.RankKey(job=start.job, generation=start.generation, rank=rank)
+            self._report(codec.rank_report(key, failed))
+        self._report(codec.gone(start.job, start.generation))
+
+    async def _watch_stop(self) -> None:
+        await self._stop.wait()
+        self._finish(Outcome.STOPPED, "the agent was told to stop")
+
+    async def _watch_notices(self) -> None:
+        timer: asyncio.TimerHandle | None = None
+        async for notice in self._notices.notices():
+            if timer is not None:
+                timer.cancel()
+                timer = None
+            if self._notices.ends_node and not notice.is_cancelled:
+                timer = asyncio.get_running_loop().call_later(notice.seconds_left, self._guard.vanish)
+            _log.info("notice", seconds_left=notice.seconds_left, is_cancelled=notice.is_cancelled)
+            body = agent_pb2.NoticeReport(
+                node=self._config.node,
+                seconds_left=notice.seconds_left,
+                source=self._notices.name,
+                cancelled=notice.is_cancelled,
+            )
+            self._report(agent_pb2.AgentMessage(notice=body))
+
+    # --- the end ---------------------------------------------------------------------------------------
+
+    def _finish(self, outcome: Outcome, reason: str) -> None:
+        if not self._outcome.done():
+            self._outcome.set_result((outcome, reason))
+
+    async def _end(self, outcome: Outcome, reason: str) -> None:
+        self._idle.clear()
+        self._tell(e.EndAllReceived(reason=reason))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_S):
+                await self._idle.wait()
+        if outcome is not Outcome.FENCED:
+            await self._link.say_goodbye(reason, _GOODBYE_S)
+
+    # --- actions out -----------------------------------------------------------------------------------
+
+    def _perform(self, action: a.Action) -> None:
+        match action:
+            case a.Report():
+                _log.info("report", **_named(action.key), report=type(action.report).__name__)
+                self._report(codec.rank_report(action.key, action.report))
+            case a.ReportStep():
+                self._outbox.add_step(action.key, action.step)
+            case a.ReportGone():
+                self._report(codec.gone(action.job, action.generation))
+            case a.Refuse():
+                _log.warning("refused", job=action.job, generation=action.generation, reason=action.reason)
+            case a.DropJob():
+                self._tasks.create_task(self._drop_job(action.job))
+            case a.OpenLauncher() | a.CloseLauncher() | a.Fork() | a.Kill():
+                self._perform_on_launcher(action)
+            case _:
+                self._perform_on_worker(action)
+
+    def _perform_on_launcher(self, action: a.OpenLauncher | a.CloseLauncher | a.Fork | a.Kill) -> None:
+        if isinstance(action, a.OpenLauncher):
+            self._tasks.create_task(self._run_launcher(action))
+            return
+        launcher = self._launchers.get(action.launcher)
+        if launcher is None:
+            return
+        match action:
+            case a.CloseLauncher():
+                launcher.close()
+            case a.Fork():
+                log = self._logs.path(action.key.job, action.key.generation, action.key.rank)
+                launcher.fork(action.key, self._socket(action.key), log, action.threads)
+            case a.Kill():
+                launcher.kill(action.pid)
+
+    async def _run_launcher(self, action: a.OpenLauncher) -> None:
+        launcher = LauncherProcess(
+            action.launcher,
+            action.order,
+            folders=self._folders,
+            incarnation=self._incarnation,
+            log=self._logs.path(action.order.job, action.order.generation, LAUNCHER_RANK),
+            tell=self._tell,
+            on_died=self._died,
+        )
+        self._launchers[action.launcher] = launcher
+        try:
+            await launcher.run()
+        finally:
+            del self._launchers[action.launcher]
+
+    def _perform_on_worker(self, action: a.CallPrepare | a.CallActivate | a.CallDrain) -> None:
+        key = action.key
+        if isinstance(action, a.CallPrepare) and key not in self._workers:
+            self._workers[key] = WorkerClient(key, self._socket(key), self._tell)
+        worker = self._workers.get(key)
+        if worker is None:
+            return
+        match action:
+            case a.CallPrepare():
+                self._tasks.create_task(worker.prepare(action.order, self._config.host))
+            case a.CallActivate():
+                self._tasks.create_task(worker.activate(action.endpoints))
+            case a.CallDrain():
+                self._tasks.create_task(worker.drain(action.within_s))
+
+    def _died(self, died: Died) -> None:
+        self._tasks.create_task(self._bury(died))
+
+    async def _bury(self, died: Died) -> None:
+        """Hear the dead worker's last words before its exit counts."""
+        worker = self._workers.pop(died.key, None)
+        if worker is not None:
+            await worker.close()
+        log = self._logs.path(died.key.job, died.key.generation, died.key.rank)
+        self._tell(
+            e.RankExited(
+                key=died.key,
+                exit_code=died.exit_code,
+                signal=died.signal,
+                log_tail=await asyncio.to_thread(tail, log),
+            )
+        )
+        self._socket(died.key).unlink(missing_ok=True)
+
+    async def _drop_job(self, job: str) -> None:
+        with contextlib.suppress(Exception):  # the manager may be away; the job is over
+            async with asyncio.timeout(_LAST_LOGS_S):
+                await self._logs.carry()
+        await self._logs.forget(job)
+
+    # --- messages --------------------------------------------------------------------------------------
+
+    def _report(self, message: agent_pb2.AgentMessage) -> None:
+        self._outbox.add(message)
+        self._link.wake()
+
+    def _hello(self) -> agent_pb2.Hello:
+        return agent_pb2.Hello(
+            node=self._config.node,
+            incarnation=self._incarnation,
+            slots=self._config.slots,
+            device_kind=self._config.device_kind,
+            memory_bytes=self._config.memory_bytes,
+            host=self._config.host,
+            version=version("varuna"),
+            pid=os.getpid(),
+            notices=self._notices.name,
+            running=codec.running(self._supervisor.running()),
+        )
+
+    def _beat(self) -> agent_pb2.Beat:
+        return agent_pb2.Beat(running=codec.running(self._supervisor.running()))
+
+    def _socket(self, key: r.RankKey) -> Path:
+        return self._folders.run / f"g{key.generation}-r{key.rank}.sock"
+
+
+def _named(key: r.RankKey) -> dict[str, object]:
+    return {"job": key.job, "generation": key.generation, "rank": key.rank}

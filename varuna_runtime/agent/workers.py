@@ -1,0 +1,85 @@
+"""Calls to one worker over its Unix socket, and the stream of what it says."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+
+from varuna_runtime.agent import codec
+from varuna_runtime.agent import events as e
+from varuna_runtime.agent import records as r
+from varuna_runtime.wire.v1 import worker_pb2, worker_pb2_grpc
+
+_PREPARE_S = 600.0  # loading a state may take long; the manager's own deadline is shorter
+_CALL_S = 10.0
+_RETRY_S = 0.1
+_LAST_WORDS_S = 2.0
+_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_receive_message_length", 64 << 20),
+)
+
+
+class WorkerClient:
+    """One rank's worker. Everything it says becomes an event."""
+
+    def __init__(self, key: r.RankKey, socket_path: Path, tell: Callable[[e.Event], None]) -> None:
+        self._key = key
+        self._tell = tell
+        self._channel = grpc.aio.insecure_channel(f"unix:{socket_path}", options=_OPTIONS)
+        self._stub = worker_pb2_grpc.WorkerStub(self._channel)  # type: ignore[no-untyped-call]
+        self._is_dead = False
+        self._listening = asyncio.ensure_future(self._listen())
+
+    async def prepare(self, order: r.StartOrder, host: str) -> None:
+        """Hand over the plan; the reply is the rank's Prepared report."""
+        request = codec.prepare_request(self._key, order, host)
+
+        async def call() -> None:
+            reply = await self._stub.Prepare(request, timeout=_PREPARE_S, wait_for_ready=True)
+            self._tell(e.RankReported(key=self._key, report=codec.prepared(reply)))
+
+        await self._guarded("Prepare", call())
+
+    async def activate(self, endpoints: tuple[r.Endpoint, ...]) -> None:
+        """Let the rank join its process group."""
+        request = codec.activate_request(self._key.generation, endpoints)
+        await self._guarded("Activate", self._stub.Activate(request, timeout=_CALL_S))
+
+    async def drain(self, within_s: float) -> None:
+        """Ask for an agreed, durable stop."""
+        request = worker_pb2.DrainRequest(generation=self._key.generation, within_s=within_s)
+        await self._guarded("Drain", self._stub.Drain(request, timeout=_CALL_S))
+
+    async def close(self) -> None:
+        """The process is dead: hear what it still said, then let go."""
+        self._is_dead = True
+        await asyncio.wait({self._listening}, timeout=_LAST_WORDS_S)
+        self._listening.cancel()
+        await asyncio.gather(self._listening, return_exceptions=True)
+        await self._channel.close(None)
+
+    async def _guarded(self, name: str, call: Awaitable[object]) -> None:
+        try:
+            await call
+        except grpc.aio.AioRpcError as err:
+            message = f"{name} failed: {err.code().name}: {err.details()}"
+            self._tell(e.CallFailed(key=self._key, message=message))
+
+    async def _listen(self) -> None:
+        request = worker_pb2.ProgressRequest(generation=self._key.generation)
+        while not self._is_dead:
+            try:
+                async for message in self._stub.Progress(request, wait_for_ready=not self._is_dead):
+                    event = codec.progress(self._key, message)
+                    if event is not None:
+                        self._tell(event)
+            except grpc.aio.AioRpcError:  # not up yet, or dead: its launcher knows
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return

@@ -1,0 +1,147 @@
+"""Runs the user's script up to its call of `train`, then forks one worker per rank and generation.
+
+`python -m varuna_runtime.worker.launcher --fd N`, started by the agent. It opens no channel and no process
+group, keeps to one thread, and never touches a CUDA context: a fork must inherit none of these.
+"""
+
+import argparse
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from varuna_runtime.spec import canonical
+from varuna_runtime.spec.errors import ModelRefused
+from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.wire import launch
+from varuna_runtime.worker import lifeline
+from varuna_runtime.worker.forking import ForkServer
+from varuna_runtime.worker.lines import LineSocket
+
+if TYPE_CHECKING:
+    from varuna_runtime.worker.training import Training
+
+_DETAIL_CHARS = 8000
+
+
+class LauncherHost:
+    """Holds the script at `train` and serves forks; does not return to the script."""
+
+    def __init__(self, agent: LineSocket, spec: JobSpec) -> None:
+        self._agent = agent
+        self._spec = spec
+
+    def run(self, training: "Training") -> NoReturn:
+        """Warm up, cut the model once, serve until the agent closes the socket."""
+        from varuna_runtime.partition import cut
+        from varuna_runtime.worker import process
+
+        _warm_up()
+        partitioned = cut(training.model)
+        _refuse_unforkable()
+
+        def work(request: launch.ForkRank) -> NoReturn:
+            process.run(request, training, partitioned)
+
+        gc.collect()
+        gc.freeze()  # keep the collector from touching, and so copying, every shared page in each child
+        self._agent.send(launch.ScriptHeld())
+        ForkServer(self._agent, work).serve()
+        os._exit(0)
+
+
+def main(argv: list[str]) -> NoReturn:
+    """Entry point; its exit status is of no interest, the messages are."""
+    parser = argparse.ArgumentParser(prog="varuna_runtime.worker.launcher")
+    parser.add_argument("--fd", type=int, required=True, help="socket to the agent")
+    parser.add_argument("--agent", type=int, required=True, help="pid of the agent")
+    arguments = parser.parse_args(argv)
+    lifeline.die_with(arguments.agent)
+    agent = LineSocket(socket.socket(fileno=arguments.fd))
+    os.set_inheritable(agent.fileno(), False)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    failure = _run(agent, _first_order(agent))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    agent.send(failure)
+    os._exit(1)
+
+
+def _first_order(agent: LineSocket) -> launch.RunScript:
+    while True:
+        messages = agent.receive()
+        if messages is None:
+            os._exit(0)
+        if messages:
+            order = messages[0]
+            assert isinstance(order, launch.RunScript)
+            return order
+
+
+def _run(agent: LineSocket, order: launch.RunScript) -> launch.ScriptFailed:
+    """Run the script; it comes back only if it never reached `train` or failed before it was held."""
+    from varuna_runtime.worker.script import run_script
+
+    host = LauncherHost(agent, canonical.loads(JobSpec, order.job_json))
+    workdir = Path(order.workdir)
+    try:
+        run_script(Path(order.entrypoint), order.args, workdir, host)
+    except (Exception, SystemExit, KeyboardInterrupt) as err:  # the boundary to the user's code
+        traceback.print_exc()
+        return _failure(err)
+    return launch.ScriptFailed(
+        is_user_error=True,
+        message=f"{order.entrypoint} ended without calling varuna.train()",
+        detail="",
+    )
+
+
+def _failure(err: BaseException) -> launch.ScriptFailed:
+    detail = "".join(traceback.format_exception(err))[-_DETAIL_CHARS:]
+    if isinstance(err, SystemExit):
+        message = f"the script called sys.exit({err.code!r}) before varuna.train()"
+    elif isinstance(err, ModelRefused):
+        message = f"the model is refused: {err}"
+    else:
+        message = f"{type(err).__name__}: {err}"
+    return launch.ScriptFailed(is_user_error=True, message=message.splitlines()[0], detail=detail)
+
+
+def _warm_up() -> None:
+    """Import what every worker needs and run one optimizer step, so that forks start in milliseconds.
+
+    One thread from the first operation on: an OpenMP pool does not survive a fork.
+    """
+    import grpc  # noqa: F401  imported only; a channel or server opened here would hang the children
+    import torch
+
+    torch.set_num_threads(1)
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.AdamW([weight], foreach=False)
+    weight.grad = torch.ones(2)
+    optimizer.step()
+
+
+def _refuse_unforkable() -> None:
+    import torch
+
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        raise ModelRefused(
+            "the script initialised CUDA before varuna.train(); a forked worker cannot use that context. "
+            "Build tensors on the CPU or the meta device until train() is called."
+        )
+    if threading.active_count() > 1:
+        names = ", ".join(sorted(t.name for t in threading.enumerate() if t is not threading.main_thread()))
+        raise ModelRefused(
+            f"the script runs threads before varuna.train(): {names}; a forked worker would inherit their "
+            "locks but not them. Start them inside the data set or the model instead."
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,41 @@
+"""Ties a process to its parent's life on Linux."""
+
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with(parent: int) -> None:
+    """Be killed by the kernel when `parent` ends; ends at once if it already has.
+
+    The signal follows the parent's thread that started this process, so that has to be its main thread.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the line above
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, whatever session it is in."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children() -> frozenset[int]:
+    """Return the direct children of this single-threaded process, zombies included."""
+    pid = os.getpid()
+    return frozenset(int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+def num_threads() -> int:
+    """Return how many threads the kernel counts in this process, native ones included."""
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
