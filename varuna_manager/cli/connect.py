@@ -1,8 +1,8 @@
 """From `--manager`, or this machine's state home, to a client."""
 
 import getpass
-import json
 
+from varuna_manager import serving
 from varuna_manager.client import Client
 from varuna_manager.config import default_home
 from varuna_runtime.spec.errors import NoManager
@@ -22,11 +22,9 @@ def address_of(manager: str | None) -> str:
 
 
 def last_address() -> str | None:
-    """Return the address the manager of this home serves at or served at last."""
-    try:
-        return str(json.loads(default_home().address_file.read_text())["address"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
+    """Return the address the manager of this home serves at or, if it was killed, served at last."""
+    found = serving.read(default_home())
+    return None if found is None else found.address
 
 
 def connect(manager: str | None) -> Client:

@@ -44,8 +44,8 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "drain": Entry("nodes", "Move the work off a node and let it leave."),
     },
     "Daemons": {
-        "manager": Entry("daemons", "Run the manager in the foreground."),
-        "agent": Entry("daemons", "Run the agent of this node in the foreground."),
+        "manager": Entry("manager", "Run the manager in the foreground."),
+        "agent": Entry("agent", "Run the agent of this node in the foreground."),
     },
 }
 ENTRIES = {name: entry for section in SECTIONS.values() for name, entry in section.items()}

@@ -1,0 +1,148 @@
+"""Making this machine's pool what was asked for: a serving manager and N living, registered nodes."""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from varuna_manager import files
+from varuna_manager.cli.connect import last_address
+from varuna_manager.client import Client, NodeStatus
+from varuna_manager.cloud import processes
+from varuna_manager.cloud.local import AgentLaunch, LocalProvider
+from varuna_manager.cloud.pool_file import Role
+from varuna_manager.cloud.processes import ProcessId
+from varuna_manager.cloud.provider import NodeState
+from varuna_manager.home import Home
+from varuna_runtime.spec.errors import NoManager, VarunaError
+
+MANAGER_WITHIN_S = 60.0
+NODES_WITHIN_S = 90.0
+_POLL_S = 0.1
+
+T = TypeVar("T")
+
+
+class NotUp(VarunaError):
+    """A process we started ended or did not answer in time; the message shows the end of its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeShape:
+    """What each new node offers."""
+
+    slots: int
+    memory_bytes: int | None  # per slot
+
+
+def ensure_manager(home: Home, port: int | None) -> str:
+    """Return the address of the manager that serves `home`, started if there is none.
+
+    A new one listens where the last one did, because its agents call it there.
+    """
+    address = last_address()
+    if address is not None and answers(address):
+        return address
+    provider = LocalProvider(home)
+    wanted = port if port is not None else _last_port(home)
+    command = (sys.executable, "-m", "varuna_manager.cli", "manager", "--port", str(wanted))
+    process = _living_manager(provider) or provider.start_manager(command)
+    address = _until(
+        lambda: _serving(process, home),
+        MANAGER_WITHIN_S,
+        lambda: f"the manager (pid {process.pid}) does not serve yet; {tail(home.manager_log)}",
+    )
+    files.replace(home.manager / "port", address.rpartition(":")[2])
+    return address
+
+
+def ensure_nodes(home: Home, address: str, count: int, shape: NodeShape) -> tuple[str, ...]:
+    """Add nodes until `count` live and return the new ones; it never removes any."""
+    launch = AgentLaunch(manager=address, slots=shape.slots, memory_bytes=shape.memory_bytes)
+    provider = LocalProvider(home, launch)
+    missing = count - len(living(provider))
+    return provider.add(missing) if missing > 0 else ()
+
+
+def await_nodes(home: Home, address: str) -> tuple[NodeStatus, ...]:
+    """Return the manager's view once every living local node is registered with its present process."""
+    provider = LocalProvider(home)
+    with Client(address) as client:
+        return _until(
+            lambda: _all_registered(provider, client),
+            NODES_WITHIN_S,
+            lambda: _missing(home, provider, client),
+        )
+
+
+def living(provider: LocalProvider) -> tuple[str, ...]:
+    """Return the local nodes whose agent runs."""
+    return tuple(n.node for n in provider.list_nodes() if n.state is NodeState.RUNNING)
+
+
+def answers(address: str) -> bool:
+    """Return whether a manager serves at `address`."""
+    try:
+        with Client(address, timeout_s=5.0) as client:
+            client.nodes()
+    except NoManager:
+        return False
+    return True
+
+
+def tail(log: Path, num_lines: int = 15) -> str:
+    """Return the end of a log file for an error message."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-num_lines:]
+    except FileNotFoundError:
+        return f"{log} does not exist"
+    return "\n".join([f"the end of {log}:", *(f"  {line}" for line in lines)])
+
+
+def _last_port(home: Home) -> int:
+    """The port of the last manager, which its agents still call; 0 lets the system choose."""
+    try:
+        return int((home.manager / "port").read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def _living_manager(provider: LocalProvider) -> ProcessId | None:
+    recorded = (s.process for s in provider.started() if s.role is Role.MANAGER)
+    return next((process for process in recorded if processes.is_alive(process)), None)
+
+
+def _serving(process: ProcessId, home: Home) -> str | None:
+    address = last_address()
+    if address is not None and answers(address):
+        return address
+    if not processes.is_alive(process):
+        raise NotUp(f"the manager ended at once; {tail(home.manager_log)}")
+    return None
+
+
+def _all_registered(provider: LocalProvider, client: Client) -> tuple[NodeStatus, ...] | None:
+    return client.nodes() if not _unregistered(provider, client) else None
+
+
+def _unregistered(provider: LocalProvider, client: Client) -> tuple[str, ...]:
+    alive = {s.name: s.process.pid for s in provider.started() if processes.is_alive(s.process)}
+    known = {(n.node, n.pid) for n in client.nodes()}
+    return tuple(node for node in living(provider) if (node, alive.get(node)) not in known)
+
+
+def _missing(home: Home, provider: LocalProvider, client: Client) -> str:
+    nodes = _unregistered(provider, client)
+    logs = "\n".join(tail(home.node(node) / "agent.log") for node in nodes)
+    return f"not registered in time: {', '.join(nodes)}\n{logs}"
+
+
+def _until(attempt: Callable[[], T | None], within_s: float, complaint: Callable[[], str]) -> T:
+    give_up_at = time.monotonic() + within_s
+    while (found := attempt()) is None:
+        if time.monotonic() > give_up_at:
+            raise NotUp(complaint())
+        time.sleep(_POLL_S)
+    return found

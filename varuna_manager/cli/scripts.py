@@ -1,0 +1,95 @@
+"""Running a job's script on this machine, in a process of its own, to learn about its model."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from varuna_runtime.spec import canonical
+from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.spec.profile import Profile
+
+
+class ScriptRefused(InvalidInput):
+    """The script could not be inspected; `detail` is its traceback, if it raised."""
+
+    def __init__(self, message: str, detail: str) -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a run of the script on this machine showed."""
+
+    model: ModelRecord
+    profile: Profile | None
+
+
+def measure(spec: JobSpec, workdir: Path, *, with_profile: bool) -> Measured:
+    """Return the structure of the script's model and, if asked, what its segments cost on this machine.
+
+    Nothing is trained; without a profile no weights are made. ScriptRefused: it did not get that far.
+    """
+    module = "varuna_runtime.worker.profiling" if with_profile else "varuna_runtime.worker.inspection"
+    answer = _run(module, spec, workdir)
+    return Measured(
+        model=canonical.loads(ModelRecord, json.dumps(answer["model"])),
+        profile=canonical.loads(Profile, json.dumps(answer["profile"])) if with_profile else None,
+    )
+
+
+def _run(module: str, spec: JobSpec, workdir: Path) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="varuna-submit-") as scratch:
+        job_file = Path(scratch, "job.json")
+        job_file.write_bytes(canonical.dumps(spec))
+        return _answer(module, job_file, spec, workdir)
+
+
+def _answer(module: str, job_file: Path, spec: JobSpec, workdir: Path) -> dict[str, Any]:
+    """Run the module; the answer has a pipe of its own, since the script may print anything."""
+    read_end, write_end = os.pipe()
+    command = [sys.executable, "-m", module, "--job", str(job_file), "--workdir", str(workdir)]
+    command += ["--fd", str(write_end), spec.entrypoint, *spec.args]
+    with os.fdopen(read_end, "rb") as answers:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),
+                pass_fds=(write_end,),
+                env=_environment(spec),
+            )
+        finally:
+            os.close(write_end)
+        try:
+            text = answers.read()
+            code = process.wait()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    return _parsed(text, code, spec)
+
+
+def _environment(spec: JobSpec) -> dict[str, str]:
+    threads = str(spec.threads_per_worker)
+    return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **spec.env}
+
+
+def _parsed(text: bytes, code: int, spec: JobSpec) -> dict[str, Any]:
+    line = text.strip().rpartition(b"\n")[2]
+    if not line:
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        raise ScriptRefused(f"{spec.entrypoint} ended with {how} before its model was known", "")
+    answer: dict[str, Any] = json.loads(line)
+    if error := answer.get("error"):
+        raise ScriptRefused(f"{spec.entrypoint}: {error['message']}", error.get("detail", ""))
+    return answer

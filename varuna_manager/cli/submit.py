@@ -1,0 +1,76 @@
+"""`varuna submit`: from a job file to a job, or to the plan it would get."""
+
+import uuid
+from pathlib import Path
+
+import click
+
+from varuna_manager.cli.connect import connect, user_name
+from varuna_manager.cli.follow import follow as follow_job
+from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job
+from varuna_manager.cli.options import follow_option, json_option, manager_option
+from varuna_manager.cli.output import print_json
+from varuna_manager.cli.plan import show
+from varuna_manager.cli.scripts import Measured, ScriptRefused, measure
+from varuna_manager.client import Submission
+from varuna_manager.config import default_home
+from varuna_runtime.spec.mistakes import Mistake
+from varuna_runtime.store import open_store
+from varuna_runtime.store.bundle import upload
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@follow_option("Show the job until it is over; ctrl-C leaves it running.")
+@click.option("--dry-run", is_flag=True, help="Measure the model here, show the plan, start nothing.")
+@click.option("--store", metavar="URL", envvar="VARUNA_STORE", help="The manager's store, if not local.")
+@json_option
+@manager_option
+def submit(
+    file: Path, *, follow: bool, dry_run: bool, store: str | None, as_json: bool, manager: str | None
+) -> int:
+    """Submit a job file."""
+    job = read_job(file)
+    if not isinstance(job, JobOnDisk):
+        return _refuse(job)
+    with connect(manager) as client:
+        client.nodes()  # a missing manager is told before the script is loaded
+        measured = _measured(job, with_profile=dry_run)
+        if mistakes := model_mistakes(job.located, measured.model):
+            return _refuse(mistakes)
+        if dry_run:
+            return show(client.dry_run(_submission(job, measured, bundle="")), as_json=as_json)
+        bundle = upload(open_store(store or default_home().store_url), job.workdir)
+        name = client.submit(_submission(job, measured, bundle=bundle.sha256))
+    if as_json:
+        print_json({"job": name})
+    else:
+        click.echo(name)
+    return follow_job(name, manager) if follow else 0
+
+
+def _measured(job: JobOnDisk, *, with_profile: bool) -> Measured:
+    try:
+        return measure(job.spec, job.workdir, with_profile=with_profile)
+    except ScriptRefused as err:
+        if err.detail:
+            click.echo(err.detail.rstrip(), err=True)
+        raise
+
+
+def _submission(job: JobOnDisk, measured: Measured, *, bundle: str) -> Submission:
+    return Submission(
+        spec=job.spec,
+        model=measured.model,
+        profile=measured.profile,
+        bundle=bundle,
+        user=user_name(),
+        request_id=uuid.uuid4().hex,
+        secrets=job.secrets if bundle else {},
+    )
+
+
+def _refuse(mistakes: tuple[Mistake, ...]) -> int:
+    for mistake in mistakes:
+        click.echo(str(mistake), err=True)
+    return 1

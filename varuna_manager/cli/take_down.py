@@ -1,0 +1,92 @@
+"""Ending exactly what `varuna up` started, and what its agents started, whatever was killed before."""
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from varuna_manager.cloud import processes
+from varuna_manager.cloud.local import LocalProvider
+from varuna_manager.cloud.pool_file import Started
+from varuna_manager.cloud.processes import ProcessId
+from varuna_manager.home import Home
+from varuna_runtime.spec.errors import VarunaError
+
+GRACE_S = 10.0
+_POLL_S = 0.05
+
+
+class NotDown(VarunaError):
+    """Something we started could not be ended."""
+
+
+def end_all(home: Home) -> tuple[Started, ...]:
+    """End every recorded process and their descendants and return those that had to be told.
+
+    First politely; after the grace they are killed. Idempotent.
+    """
+    provider = LocalProvider(home)
+    # Stopped processes take no notice of anything but SIGKILL until they continue.
+    provider.signal_all(signal.SIGCONT)
+    told = provider.signal_all(signal.SIGTERM)
+    if not _within(GRACE_S, lambda: not _alive(provider)):
+        provider.signal_all(signal.SIGKILL)
+    if not _within(GRACE_S, lambda: not _alive(provider)):
+        raise NotDown(f"still running after SIGKILL: {_names(_alive(provider))}")
+    _end_orphans(home)
+    provider.forget_all()
+    _remove_run_files(home)
+    return told
+
+
+def orphans(home: Home) -> tuple[ProcessId, ...]:
+    """Return living processes that an agent of this home started; their environment says so."""
+    mark = f"VARUNA_HOME={home.root}".encode()
+    found = (processes.identify(pid) for pid in _own_pids() if _is_marked(pid, mark))
+    return tuple(process for process in found if process is not None)
+
+
+def _alive(provider: LocalProvider) -> tuple[Started, ...]:
+    return tuple(s for s in provider.started() if processes.is_alive(s.process))
+
+
+def _names(started: tuple[Started, ...]) -> str:
+    return ", ".join(f"{s.name} (pid {s.process.pid})" for s in started)
+
+
+def _end_orphans(home: Home) -> None:
+    """The agents' guards end them; if a guard was killed too, we do."""
+    if _within(GRACE_S, lambda: not orphans(home)):
+        return
+    for process in orphans(home):
+        processes.send(process, signal.SIGKILL)
+    if not _within(GRACE_S, lambda: not orphans(home)):
+        raise NotDown(f"still running after SIGKILL: pids {[p.pid for p in orphans(home)]}")
+
+
+def _own_pids() -> tuple[int, ...]:
+    return tuple(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+
+
+def _is_marked(pid: int, mark: bytes) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return mark in environment and any(e.startswith(b"VARUNA_INCARNATION=") for e in environment)
+
+
+def _remove_run_files(home: Home) -> None:
+    for run in home.root.glob("nodes/*/run"):
+        shutil.rmtree(run, ignore_errors=True)
+    home.pool_file.with_suffix(".lock").unlink(missing_ok=True)
+
+
+def _within(seconds: float, is_done: Callable[[], bool]) -> bool:
+    give_up_at = time.monotonic() + seconds
+    while not is_done():
+        if time.monotonic() > give_up_at:
+            return False
+        time.sleep(_POLL_S)
+    return True
