@@ -121,7 +121,7 @@ class SegmentRunner:
         names = ", ".join(self.names.get(name, name) for name in changed)
         raise ModelRefused(
             f"forward of segment {self.index} ({type(self.module).__name__}) changes {names}; "
-            "under exactness: bitwise only the running statistics of normalisation layers may change in forward"
+            "under exactness: bitwise only running statistics of normalisation layers may change in forward"
         )
 
 

@@ -20,6 +20,7 @@ class MemoryNetwork:
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
+        self.num_sent = 0
         self._queues: dict[tuple[int, int, str], deque[tuple[Tensor, ...]]] = defaultdict(deque)
         self._gone: dict[int, str] = {}
 
@@ -36,6 +37,7 @@ class MemoryNetwork:
         self._raise_if_gone(to)
         copies = tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in tensors)
         self._queues[source, to, tag].append(copies)
+        self.num_sent += 1
 
     def take(self, source: int, to: int, tag: str) -> tuple[Tensor, ...] | None:
         """Remove and return the oldest message."""
@@ -87,26 +89,25 @@ class Stepper(Protocol):
         ...
 
 
-def drive(ranks: Sequence[Stepper], *, seed: int, num_steps: int = 1) -> list[tuple[StepDone, ...]]:
+def drive(
+    network: MemoryNetwork, ranks: Sequence[Stepper], *, seed: int, num_steps: int = 1
+) -> list[tuple[StepDone, ...]]:
     """Advance a random rank at a time until each has done `num_steps`; return the steps of each rank.
 
-    Raises Deadlock when every unfinished rank waits.
+    Raises Deadlock when every unfinished rank waits and no message was sent since it last looked.
     """
     random = Random(seed)
     done: list[list[StepDone]] = [[] for _ in ranks]
-    waits: dict[int, str] = {}
-    unfinished = list(range(len(ranks)))
-    while unfinished:
-        runnable = [r for r in unfinished if r not in waits]
+    waits: dict[int, tuple[int, str]] = {}
+    while unfinished := [r for r in range(len(ranks)) if len(done[r]) < num_steps]:
+        runnable = [r for r in unfinished if r not in waits or waits[r][0] != network.num_sent]
         if not runnable:
-            raise Deadlock("; ".join(f"rank {r} waits for {waits[r]}" for r in unfinished))
+            raise Deadlock("; ".join(f"rank {r} waits for {waits[r][1]}" for r in unfinished))
         rank = random.choice(runnable)
         signal = ranks[rank].advance()
+        waits.pop(rank, None)
         if isinstance(signal, Waiting):
-            waits[rank] = signal.on
-            continue
-        waits.clear()
-        if isinstance(signal, StepDone):
+            waits[rank] = network.num_sent, signal.on
+        elif isinstance(signal, StepDone):
             done[rank].append(signal)
-            unfinished = [r for r in unfinished if len(done[r]) < num_steps]
     return [tuple(steps) for steps in done]
