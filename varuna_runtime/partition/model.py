@@ -1,10 +1,17 @@
 """The cut model: segments on the meta device, their names, and their initial values on demand."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
+from varuna_runtime.partition import naming
+from varuna_runtime.partition.construction import Construction
+from varuna_runtime.partition.replay import replaying
+from varuna_runtime.partition.segments import Segment, segments_of, whole
+from varuna_runtime.partition.values import InitialValues
 from varuna_runtime.spec.model import SegmentRecord, TiedParameter
 
 ModelFactory = Callable[[], nn.Module | Sequence[nn.Module]]
@@ -16,7 +23,9 @@ def cut(build_model: ModelFactory) -> "PartitionedModel":
     Leaves every global random state as it was. Raises ModelRefused, naming the module, when the model
     cannot be cut at its marks or its construction cannot be replayed tensor by tensor.
     """
-    raise NotImplementedError(build_model)
+    construction = Construction()
+    model = whole(construction.run(build_model))
+    return PartitionedModel(construction, model, segments_of(model))
 
 
 class PartitionedModel:
@@ -29,6 +38,14 @@ class PartitionedModel:
     record_segments: tuple[SegmentRecord, ...]
     tied: tuple[TiedParameter, ...]
 
+    def __init__(self, construction: Construction, model: nn.Module, segments: tuple[Segment, ...]) -> None:
+        naming.refuse_shared_statistics(segments)
+        self._values = InitialValues(construction, naming.all_tensors(segments))
+        self._modules = tuple(segment.module for segment in segments)
+        self._names = naming.state_names(model, segments)
+        self.tied = naming.tied_parameters(segments)
+        self.record_segments = naming.records(segments, self._names, self.tied)
+
     @property
     def num_segments(self) -> int:
         """Number of segments."""
@@ -36,15 +53,16 @@ class PartitionedModel:
 
     def meta_segment(self, index: int) -> nn.Module:
         """Return the shared meta module of a segment; never change it."""
-        raise NotImplementedError(index)
+        return self._modules[index]
 
     def state_names(self, index: int) -> Mapping[str, str]:
         """Map local names to whole-model names, in canonical order: parameters, then persistent buffers.
 
         A tensor with several names inside the segment appears once. A tied parameter appears in every
-        segment that uses it, under its name there: the name of its `TiedUse`.
+        segment that uses it, under its name there: the name of its `TiedUse`. A buffer that several
+        segments use appears in the first one only; the others hold constant copies.
         """
-        raise NotImplementedError(index)
+        return MappingProxyType({name: name for name in self._names[index]})
 
     def materialise(self, index: int, *, seed: int, device: torch.device) -> nn.Module:
         """Return a fresh copy of one segment with its initial values on `device`.
@@ -53,8 +71,20 @@ class PartitionedModel:
         are asked for, in any order, on any rank; a tied parameter is bit-equal in every copy. Made on the
         CPU one tensor at a time; the process's random state is left as it was.
         """
-        raise NotImplementedError(index, seed, device)
+        module = self._modules[index]
+        with replaying():
+            memo: dict[int, object] = {
+                id(tensor): self._values.of(tensor, seed=seed, device=device)
+                for tensor in naming.held_tensors(module).values()
+            }
+            return copy.deepcopy(module, memo)
 
     def initial_state(self, *, seed: int) -> dict[str, Tensor]:
         """Return every parameter and persistent buffer of the model on the CPU, a tied one once."""
-        raise NotImplementedError(seed)
+        cpu = torch.device("cpu")
+        state: dict[str, Tensor] = {}
+        for record in self.record_segments:
+            module = self.materialise(record.index, seed=seed, device=cpu)
+            held = naming.held_tensors(module)
+            state |= {tensor.name: held[tensor.name].detach() for tensor in record.tensors}
+        return state

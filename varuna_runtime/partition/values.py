@@ -1,0 +1,57 @@
+"""Initial values of a model's tensors, made one at a time from the recorded construction."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from varuna_runtime.partition.construction import Construction
+from varuna_runtime.partition.recording import TensorRef, draws
+from varuna_runtime.partition.replay import replay
+from varuna_runtime.spec.errors import ModelRefused
+
+
+class InitialValues:
+    """Knows every tensor of a model by name, in canonical order, and can make each of them real."""
+
+    def __init__(self, construction: Construction, tensors: Mapping[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            if is_lazy(tensor):
+                raise ModelRefused(f"{name!r} has no shape yet; use a module that is not lazy")
+        self._recording = construction.recording
+        refs = {name: construction.ref(t, name) for name, t in tensors.items() if t.device.type == "meta"}
+        _refuse_overlap(refs)
+        self._draws = draws(self._recording, refs)
+        self._refs = {id(tensors[name]): ref for name, ref in refs.items()}
+
+    def of(self, tensor: Tensor, *, seed: int, device: torch.device) -> Tensor:
+        """Return fresh real values of one of the model's tensors; call inside `replaying`.
+
+        A tensor that was real from the start (a constant given as numbers) is copied.
+        """
+        ref = self._refs.get(id(tensor))
+        value = tensor.clone() if ref is None else replay(self._recording, ref, self._draws, seed)
+        value = value.detach().to(device)
+        if not isinstance(tensor, torch.nn.Parameter):
+            return value
+        parameter = torch.nn.Parameter(value, requires_grad=tensor.requires_grad)
+        vars(parameter).update(vars(tensor))
+        return parameter
+
+
+def _refuse_overlap(refs: Mapping[str, TensorRef]) -> None:
+    """Raise ModelRefused if two tensors of the model share memory without being the same object."""
+    by_storage: dict[int, list[str]] = defaultdict(list)
+    for name, ref in refs.items():
+        by_storage[ref.storage].append(name)
+    for names in by_storage.values():
+        names.sort(key=lambda name: refs[name].extent.start)
+        for one, other in pairwise(names):
+            if refs[other].extent.start < refs[one].extent.stop:
+                raise ModelRefused(
+                    f"{one!r} and {other!r} share memory but are different tensors; "
+                    "tie them by assigning the same Parameter, or copy one of them"
+                )
