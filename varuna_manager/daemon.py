@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from varuna_manager.cloud.static import StaticProvider
 from varuna_manager.config import ManagerConfig
 from varuna_manager.consumer import Consumer
 from varuna_manager.core.config import CoreConfig
-from varuna_manager.core.events import ManagerStarted
+from varuna_manager.core.events import ManagerStarted, StepSeen
+from varuna_manager.core.state import State
 from varuna_manager.core.step import replay, step
 from varuna_manager.dispatch import Dispatcher, Means, keep_profile
 from varuna_manager.logbook import Logbook
@@ -39,6 +41,7 @@ from varuna_runtime.wire.v1 import agent_pb2_grpc, client_pb2_grpc
 _log = structlog.get_logger()
 _MAX_MESSAGE_BYTES = 64 * 2**20
 _STOP_GRACE_S = 0.5
+_REMEMBERED_STEPS = 20
 _SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second manager on the port must fail, not share it
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
@@ -95,6 +98,7 @@ async def _run(config: ManagerConfig, held: ExitStack) -> None:
 class _Parts:
     consumer: Consumer
     dispatcher: Dispatcher
+    database: Database
     clock: Clock
     provider: Provider
     secrets: SecretBox
@@ -145,6 +149,7 @@ def _assembled(config: ManagerConfig, held: ExitStack, tasks: asyncio.TaskGroup)
     return _Parts(
         consumer=consumer,
         dispatcher=dispatcher,
+        database=database,
         clock=clock,
         provider=LocalProvider(home) if config.provider == "local" else StaticProvider(),
         secrets=secrets,
@@ -168,8 +173,26 @@ async def _take_over(parts: _Parts) -> None:
     """Record the new epoch in the journal and look at the cloud, before anyone is served."""
     for job in parts.secrets.jobs() - parts.consumer.state.jobs.keys():
         parts.secrets.remove(job)  # its submit never reached the journal
+    for seen in _remembered(parts.database, parts.consumer.state):
+        parts.consumer.offer(seen)
     await parts.consumer.post(ManagerStarted(at_s=parts.clock.now_s(), epoch=parts.epoch))
     await report_gone(parts.provider, parts.consumer, parts.clock)
+
+
+def _remembered(database: Database, state: State) -> Iterator[StepSeen]:
+    """Yield the last steps of the generations under way, so that progress is known before new ones come."""
+    for job in state.iter_open():
+        for row in database.newest_steps(job.job, generation=job.generation, limit=_REMEMBERED_STEPS):
+            yield StepSeen(
+                at_s=row.at_s,
+                job=row.job,
+                generation=row.generation,
+                step=row.step,
+                loss=row.loss,
+                samples=row.samples,
+                step_s=row.step_s,
+                loss_hex=row.loss_hex,
+            )
 
 
 async def _serve(server: grpc.aio.Server, parts: _Parts) -> None:

@@ -111,6 +111,14 @@ class StepRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotals:
+    """What all recorded steps of a job come to."""
+
+    replayed_steps: int
+    last_loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
     """An answer of the planner; `plan_json` is empty when it was infeasible."""
 
@@ -225,6 +233,27 @@ class Database:
         with self._reader.connect() as connection:
             return tuple(_step(row) for row in connection.execute(query).mappings())
 
+    def newest_steps(self, job: str, *, generation: int, limit: int) -> tuple[StepRow, ...]:
+        """Return the last steps of a generation, ascending."""
+        query = sa.select(_steps).where(_steps.c.job == job, _steps.c.generation == generation)
+        query = query.order_by(_steps.c.step.desc()).limit(limit)
+        with self._reader.connect() as connection:
+            return tuple(_step(row) for row in connection.execute(query).mappings())[::-1]
+
+    def step_totals(self, jobs: Sequence[str]) -> dict[str, StepTotals]:
+        """Return the totals of those of the jobs that have recorded steps."""
+        newest_first = (_steps.c.generation.desc(), _steps.c.step.desc())
+        last_loss = sa.func.first_value(_steps.c.loss).over(partition_by=_steps.c.job, order_by=newest_first)
+        rows = sa.select(_steps.c.job, _steps.c.step, last_loss.label("last_loss"))
+        each = rows.where(_steps.c.job.in_(jobs)).subquery()
+        replayed = sa.func.count() - sa.func.count(sa.distinct(each.c.step))
+        query = sa.select(each.c.job, replayed, sa.func.max(each.c.last_loss)).group_by(each.c.job)
+        with self._reader.connect() as connection:
+            return {
+                job: StepTotals(replayed_steps=count, last_loss=_loss(loss))
+                for job, count, loss in connection.execute(query)
+            }
+
     def plan(self, job: str, *, plan_hash: str = "") -> PlanRow | None:
         """Return the newest answer of the planner for a job, or the newest with that hash."""
         query = sa.select(*(c for c in _plans.c if c.name != "id")).where(_plans.c.job == job)
@@ -297,5 +326,8 @@ def _stored_event(row: sa.RowMapping) -> StoredEvent:
 
 
 def _step(row: sa.RowMapping) -> StepRow:
-    loss = row["loss"] if row["loss"] is not None else float("nan")  # SQLite keeps no NaN
-    return StepRow(**{**row, "loss": loss})
+    return StepRow(**{**row, "loss": _loss(row["loss"])})
+
+
+def _loss(found: float | None) -> float:
+    return float("nan") if found is None else found  # SQLite keeps NaN as NULL

@@ -137,7 +137,7 @@ def agent_command(launch: AgentLaunch, node: str, folder: str) -> tuple[str, ...
     command = [sys.executable, "-m", "varuna_runtime.agent", "--manager", launch.manager]
     command += ["--node", node, "--home", folder, "--slots", str(launch.slots)]
     if launch.memory_bytes is not None:
-        command += ["--memory", str(launch.memory_bytes)]
+        command += ["--memory-bytes", str(launch.memory_bytes)]
     return tuple(command)
 
 

@@ -54,3 +54,10 @@ def send(process: ProcessId, signum: signal.Signals) -> bool:
 def boot_id() -> str:
     """Return the id of this boot: start ticks count from it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def own() -> ProcessId:
+    """Return the identity of this process."""
+    found = identify(os.getpid())
+    assert found is not None, "this process lives"
+    return found

@@ -96,7 +96,7 @@ class ClientService(client_pb2_grpc.ClientServicer):
             wanted = [self._job(name) for name in request.jobs]
             names = set(request.jobs) | {job.job for job in wanted}
             found = [v for v in views.job_views(self._state) if not wanted or {v.job, v.name} & names]
-            return client_pb2.JobsReply(jobs=[shown.job_status(view) for view in found])
+            return client_pb2.JobsReply(jobs=await self._statuses(found))
 
     async def Watch(  # noqa: N802
         self, request: client_pb2.WatchRequest, context: Context
@@ -106,7 +106,7 @@ class ClientService(client_pb2_grpc.ClientServicer):
             job, last = self._job(request.job).job, b""
             while True:
                 found = self._state.jobs[job]
-                status = shown.job_status(views.job_view(self._state, found))
+                (status,) = await self._statuses([views.job_view(self._state, found)])
                 if (text := status.SerializeToString(deterministic=True)) != last:
                     last = text
                     yield status
@@ -207,6 +207,10 @@ class ClientService(client_pb2_grpc.ClientServicer):
         if not named:
             raise UnknownName("job", name, _names(jobs.values()))
         return max(named, key=lambda job: job.seq)
+
+    async def _statuses(self, found: list[views.JobView]) -> list[client_pb2.JobStatus]:
+        totals = await asyncio.to_thread(self._means.database.step_totals, [view.job for view in found])
+        return [shown.job_status(view, totals.get(view.job)) for view in found]
 
     def _is_over(self, job: str) -> bool:
         return bool(job) and self._state.jobs[job].is_over

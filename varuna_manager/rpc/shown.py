@@ -1,13 +1,13 @@
 """The core's views and the database's rows as messages; pure."""
 
 from varuna_manager.core.views import JobView, NodeView
-from varuna_manager.persistence import PlanRow, StepRow, StoredEvent
+from varuna_manager.persistence import PlanRow, StepRow, StepTotals, StoredEvent
 from varuna_runtime.spec import canonical
 from varuna_runtime.wire.v1 import client_pb2
 
 
-def job_status(view: JobView) -> client_pb2.JobStatus:
-    """Return the message of a job."""
+def job_status(view: JobView, totals: StepTotals | None) -> client_pb2.JobStatus:
+    """Return the message of a job; what the database knows of its steps outlives a restart."""
     return client_pb2.JobStatus(
         job=view.job,
         name=view.name,
@@ -19,12 +19,12 @@ def job_status(view: JobView) -> client_pb2.JobStatus:
         step=view.step,
         durable_step=view.durable_step,
         num_steps=view.num_steps,
-        loss=view.loss,
+        loss=totals.last_loss if totals else view.loss,
         samples_per_s=view.samples_per_s,
         eta_s=view.eta_s,
         submitted_at=view.submitted_at,
         ended_at=view.ended_at,
-        replayed_steps=view.replayed_steps,
+        replayed_steps=totals.replayed_steps if totals else 0,
         weights_sha256=view.weights_sha256,
         user=view.user,
         job_json=canonical.dumps(view.spec),

@@ -108,7 +108,7 @@ def test_a_zombie_counts_as_gone() -> None:
 
 def test_the_agent_is_told_its_slots_and_memory() -> None:
     command = agent_command(AgentLaunch(manager="h:1", slots=2, memory_bytes=5), "local-1", "/n")
-    assert command[-4:] == ("--slots", "2", "--memory", "5")
+    assert command[-4:] == ("--slots", "2", "--memory-bytes", "5")
 
 
 def test_adding_without_a_manager_address_says_so(home: Home) -> None:

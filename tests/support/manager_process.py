@@ -1,0 +1,127 @@
+"""A real manager process on loopback, and submissions for it."""
+
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from varuna_manager import serving
+from varuna_manager.client import Client, JobStatus, Submission
+from varuna_manager.home import Home
+from varuna_runtime.spec.job import JobSpec, Nodes
+from varuna_runtime.spec.model import ModelRecord, SegmentRecord, TensorRecord
+from varuna_runtime.store import open_store
+
+WAIT_S = 30.0
+_MAIN = (
+    "import sys; from pathlib import Path; from varuna_manager import config, daemon;"
+    "daemon.run(config.load(Path(sys.argv[1])))"
+)
+
+
+class ManagerProcess:
+    """Starts, kills and starts again the manager of one home; `settings` go into manager.yaml."""
+
+    def __init__(self, root: Path, **settings: object) -> None:
+        self.home = Home(root)
+        self._file = root / "manager.yaml"
+        self._file.write_text(json.dumps({"home": str(root), **settings}))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        """Start a process and do not wait for it."""
+        log = self.home.root / "manager.err"
+        with log.open("ab") as errors:
+            return subprocess.Popen([sys.executable, "-c", _MAIN, str(self._file)], stderr=errors)
+
+    def start(self) -> "ManagerProcess":
+        self._process = process = self.spawn()
+        eventually(lambda: process.poll() is not None or self._serves(process.pid))
+        assert process.poll() is None, self.errors()
+        return self
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        return self._end(signal.SIGTERM)
+
+    def client(self) -> Client:
+        return Client(self.address)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def address(self) -> str:
+        found = serving.read(self.home)
+        assert found is not None
+        return found.address
+
+    def errors(self) -> str:
+        return (self.home.root / "manager.err").read_text()
+
+    def upload(self) -> str:
+        """Put a bundle into the store and return its name."""
+        content = b"a bundle"
+        name = hashlib.sha256(content).hexdigest()
+        open_store(self.home.store_url).put(f"bundles/{name}.tar.gz", content)
+        return name
+
+    def _serves(self, pid: int) -> bool:
+        found = serving.read(self.home)
+        return found is not None and found.process.pid == pid
+
+    def _end(self, signum: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        self._process.send_signal(signum)
+        code = self._process.wait(WAIT_S)
+        self._process = None
+        return code
+
+
+def model(num_steps: int = 5, num_segments: int = 2) -> ModelRecord:
+    segments = tuple(
+        SegmentRecord(
+            index=i,
+            name=f"s{i}",
+            tensors=(TensorRecord(name=f"s{i}.w", shape=(4, 4), dtype="float32"),),
+            param_bytes=64,
+        )
+        for i in range(num_segments)
+    )
+    return ModelRecord(segments=segments, tied=(), num_samples=64, num_steps=num_steps)
+
+
+def submission(bundle: str, request_id: str = "", **changes: object) -> Submission:
+    """A small job for one node; `changes` are of its JobSpec, `num_steps` of its model."""
+    num_steps = changes.pop("num_steps", 5)
+    assert isinstance(num_steps, int)
+    fields: dict[str, object] = {
+        "name": "tiny",
+        "entrypoint": "train.py",
+        "batch_size": 8,
+        "micro_batch_size": 4,
+        "nodes": Nodes(min=1, max=1),
+    }
+    spec = JobSpec.model_validate({**fields, **changes})
+    return Submission(spec=spec, model=model(num_steps), bundle=bundle, user="tester", request_id=request_id)
+
+
+def eventually(claim: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not claim():
+        assert time.monotonic() < deadline, "never became true"
+        time.sleep(0.02)
+
+
+def until_over(client: Client, job: str) -> JobStatus:
+    *_, last = client.watch(job)
+    return last
