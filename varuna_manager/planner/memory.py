@@ -37,11 +37,11 @@ def in_flight(schedule: ScheduleKind, *, stages_left: int, num_micro: int) -> in
 def peak_bytes(work: Workload, first: Index, last: Index, kept: Residency, *, recompute: bool) -> Floats:
     """Return the predicted peak of stages [first, last); index arrays broadcast.
 
-    With recompute only stage inputs are stashed, and one micro-batch is materialised at a time.
+    Stage inputs are always stashed; with recompute, one micro-batch is materialised at a time.
     """
     params = work.param_bytes[last] - work.param_bytes[first]
     optimizer = work.optimizer_bytes[last] - work.optimizer_bytes[first]
     saved = work.saved_bytes[last] - work.saved_bytes[first]
     entering, leaving = work.boundary_bytes[first], work.boundary_bytes[last]
-    stash = kept.in_flight * entering + saved if recompute else kept.in_flight * saved
+    stash = kept.in_flight * entering + (saved if recompute else kept.in_flight * saved)
     return np.asarray(params * (1 + kept.gradient_copies) + optimizer + stash + 2 * (entering + leaving))

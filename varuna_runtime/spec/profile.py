@@ -10,7 +10,7 @@ class SegmentCost:
     forward_s: float
     backward_s: float  # without recompute
     output_bytes: int  # what crosses a cut placed after this segment
-    saved_bytes: int  # activations autograd keeps between forward and backward
+    saved_bytes: int  # kept between forward and backward: activations and the output, not the input
     param_bytes: int
     optimizer_bytes: int
 
