@@ -1,4 +1,4 @@
-"""Measures the segments of a job one by one, through the stage runner of the engine; one in memory at a time."""
+"""Measures the segments of a job through the stage runner of the engine; holds one segment at a time."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
