@@ -9,6 +9,8 @@ from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.state import Job, Run
 from varuna_manager.core.words import What
 
+_KEEPS_REASON = frozenset({JobPhase.CANCELLING, JobPhase.PARKED})
+
 
 def rank_failed(change: Change, job: Job, event: RankFailed) -> None:
     """A rank of the current generation ended early: the generation is over, only its first cause counts."""
@@ -74,7 +76,7 @@ def close_cause(job: Job, node: str, why: str) -> Job:
         open_generation=0,
         fruitless=fruitless,
         first_cause=job.first_cause if fruitless else "",
-        reason=job.reason if job.phase is JobPhase.CANCELLING else f"PREEMPTED: lost {node} ({why})",
+        reason=job.reason if job.phase in _KEEPS_REASON else f"PREEMPTED: lost {node} ({why})",
     )
 
 

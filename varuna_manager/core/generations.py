@@ -202,7 +202,7 @@ def stop(change: Change, job: Job) -> Job:
 def finish(change: Change, job: Job, phase: JobPhase, what: What, reason: str) -> None:
     """End the job for good: abort what still runs and let every node forget it."""
     job = stop(change, job) if phase is JobPhase.SUCCEEDED else end(change, job, reason)
-    job = change.move_job(job, phase, reason)
+    job = change.move_job(replace(job, open_generation=0), phase, reason)
     change.announce(what, reason, job=job)
     for name in sorted(job.touched):
         send_forget(change, job, change.state.nodes[name])

@@ -1,0 +1,64 @@
+"""What must hold after every single event, however odd the sequence."""
+
+from collections.abc import Iterable
+
+from varuna_manager.core import pool
+from varuna_manager.core.actions import AnyAction, StartRanks
+from varuna_manager.core.phases import HOLDING, JOB_TRANSITIONS, TERMINAL
+from varuna_manager.core.state import State
+
+
+def check(before: State, after: State, actions: Iterable[AnyAction]) -> None:
+    """Raise AssertionError if the step from `before` to `after` broke a rule."""
+    _check_jobs(before, after)
+    holders = [job.job for job in after.jobs.values() if job.phase in HOLDING]
+    assert len(holders) <= 1, f"several jobs hold the pool: {holders}"
+    changed = pool.signature(before) != pool.signature(after)
+    assert after.pool_version == before.pool_version + int(changed)
+    _check_open(after)
+    for action in actions:
+        if isinstance(action, StartRanks):
+            _check_start(after, action)
+
+
+def _check_jobs(before: State, after: State) -> None:
+    for name, old in before.jobs.items():
+        new = after.jobs[name]
+        assert new.generation >= old.generation
+        assert (new.durable_step or 0) >= (old.durable_step or 0)
+        assert old.batch is None or new.batch == old.batch, "the recorded batch shape changed"
+        if old.phase in TERMINAL:
+            kept = ("phase", "reason", "ended_s", "weights_sha256", "generation", "durable_step")
+            assert [getattr(new, k) for k in kept] == [getattr(old, k) for k in kept]
+        assert new.phase in _reachable(old.phase), f"{old.phase} -> {new.phase}"
+
+
+def _reachable(phase: object) -> set[object]:
+    """One event may make several legal moves, for example RUNNING -> PLANNING -> PARKED."""
+    found = {phase}
+    frontier = [phase]
+    while frontier:
+        for to in JOB_TRANSITIONS[frontier.pop()]:  # type: ignore[index]
+            if to not in found:
+                found.add(to)
+                frontier.append(to)
+    return found
+
+
+def _check_open(after: State) -> None:
+    expected = [j.job for j in sorted(after.jobs.values(), key=lambda j: j.seq) if not j.is_over or j.hosts]
+    assert list(after.open_jobs) == expected
+    for job in after.iter_open():
+        for node in job.hosts:
+            assert not after.nodes[node].is_gone, "a lost node still counts as a host"
+
+
+def _check_start(after: State, action: StartRanks) -> None:
+    node = after.nodes[action.node]
+    assert node.is_plannable, f"Start to {node.phase} node {node.node}"
+    assert node.incarnation == action.incarnation
+    slots = [s.index for s in action.plan.placement if s.node == action.node]
+    assert len(set(slots)) == len(slots) == len(action.ranks)
+    assert all(0 <= index < node.slots for index in slots)
+    others = [j.job for j in after.iter_open() if j.job != action.job and action.node in j.hosts]
+    assert not others, f"node {action.node} still runs {others}"

@@ -1,0 +1,200 @@
+"""Random histories: the core never raises, keeps its invariants, and a replay gives the same durable state."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.core_invariants import check
+from tests.support.core_records import BATCH, MODEL, PROFILE, job_spec, plan_for
+from tests.support.core_sim import HOLDABLE, Sim
+from varuna_manager.core import events as e
+from varuna_manager.core.config import CoreConfig
+from varuna_manager.core.journal import decode, encode, is_durable
+from varuna_manager.core.state import State
+from varuna_manager.core.step import replay, step
+from varuna_runtime.spec.job import Exactness
+from varuna_runtime.spec.layout import Infeasible
+
+NODES = st.sampled_from(["a", "b", "c"])
+INCARNATIONS = st.sampled_from(["1", "2"])
+JOBS = st.sampled_from(["j", "k"])
+SMALL = st.integers(0, 3)
+RUNNING = st.lists(st.builds(e.Running, job=JOBS, generation=SMALL, ranks=st.just((0,))), max_size=2).map(
+    tuple
+)
+PLANS = st.lists(NODES, unique=True, max_size=3).map(lambda names: plan_for([(n, 1) for n in names], BATCH))
+SPECS = st.builds(
+    lambda low, priority, limit, exactness: job_spec(
+        "x", min=low, priority=priority, max_run_time_s=limit, exactness=exactness, worker_crash=1
+    ),
+    st.integers(1, 2),
+    st.integers(0, 2),
+    st.none() | st.just(5.0),
+    st.sampled_from(Exactness),
+)
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "at_s": st.just(0.0),
+    "node": NODES,
+    "incarnation": INCARNATIONS,
+    "job": JOBS,
+    "spec": SPECS,
+    "model": st.just(MODEL),
+    "profile": st.just(PROFILE),
+    "outcome": PLANS | st.just(Infeasible(reason="no")),
+    "pool_version": st.integers(0, 6),
+    "generation": SMALL,
+    "rank": SMALL,
+    "step": st.integers(0, 20),
+    "plan_hash": PLANS.map(lambda plan: "" if isinstance(plan, Infeasible) else plan.hash()),
+    "endpoint": st.just(e.Endpoint(rank=0, host="h", port=1)),
+    "resume_step": st.sampled_from([0, 0, 0, 5]),
+    "running": RUNNING,
+    "slots": st.integers(1, 2),
+    "device_kind": st.sampled_from(["cpu", "cpu", "gpu"]),
+    "deadline_s": st.integers(0, 400).map(float),
+    "subject": st.sampled_from(["node:a", "node:b", "job:j", "job:k", "nonsense"]),
+    "cause": st.sampled_from(e.Cause),
+    "epoch": SMALL,
+    "config": st.none() | st.just(CoreConfig(lease_s=2.0)),
+    "memory_bytes": st.just(1),
+    "pid": st.just(1),
+    "loss": st.just(1.0),
+    "samples": st.just(32),
+    "step_s": st.just(0.5),
+}
+
+
+def _any_event(kind: type[e.AnyEvent]) -> st.SearchStrategy[e.AnyEvent]:
+    fields = {name: FIELDS.get(name, st.just("x")) for name in kind.__dataclass_fields__}
+    return st.builds(kind, **fields)
+
+
+EVENTS = st.one_of([_any_event(kind) for kind in (*e.Durable.__args__, *e.Volatile.__args__)])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(EVENTS, st.floats(0, 5)), max_size=40))
+def test_any_events_in_any_order_keep_the_invariants_and_replay(
+    timed: list[tuple[e.AnyEvent, float]],
+) -> None:
+    state = State(config=CoreConfig())
+    journal, now_s = [], 0.0
+    for event, delay_s in timed:
+        now_s += delay_s
+        event = replace(event, at_s=now_s)
+        before = state
+        state, actions = step(state, event)
+        check(before, state, actions)
+        if is_durable(event):
+            journal.append(event)
+        else:
+            assert state.durable() == before.durable(), "a volatile event touched durable state"
+    copied = [decode(encode(event)) for event in journal]
+    assert copied == journal
+    assert replay(copied, CoreConfig()) == state.durable()
+
+
+class CheckedSim(Sim):
+    """Checks the invariants after every event."""
+
+    def _one(self, event: e.AnyEvent) -> None:
+        before, count = self.state, len(self.actions)
+        super()._one(event)
+        check(before, self.state, self.actions[count:])
+
+
+NODE_COMMANDS = (
+    "join",
+    "disconnect",
+    "rejoin",
+    "kill",
+    "left",
+    "freeze",
+    "thaw",
+    "notice",
+    "drain",
+    "unnotice",
+)
+COMMANDS = st.one_of(
+    st.tuples(st.sampled_from(NODE_COMMANDS), NODES),
+    st.tuples(st.sampled_from(("submit", "train", "durable", "cancel", "finish", "crash")), JOBS),
+    st.tuples(st.sampled_from(("hold", "release")), st.sampled_from(HOLDABLE)),
+    st.tuples(st.sampled_from(("pass", "restart", "return")), st.just("")),
+)
+
+
+def _play(sim: Sim, command: str, name: str) -> None:
+    agent, job = sim.agents.get(name), sim.state.jobs.get(name)
+    is_live = agent is not None and agent.is_alive
+    match command:
+        case "join" if not is_live:
+            sim.join(name)
+        case "rejoin" if agent and is_live and not agent.is_connected and not agent.is_frozen:
+            sim.rejoin(name)
+        case "disconnect" | "kill" | "left" | "freeze" if agent and agent.is_reachable:
+            getattr(sim, command)(name)
+        case "thaw" if agent and agent.is_frozen:
+            sim.thaw(name)
+        case "notice" if is_live:
+            sim.notice(name, 20.0)
+        case "unnotice" if is_live:
+            sim.cancel_notice(name)
+        case "drain":
+            sim.drain(name)
+        case "submit" if job is None:
+            sim.submit(name, min=2 if name == "k" else 1)
+        case "train" | "finish" if job and job.run and job.phase == "RUNNING":
+            sim.train(name, 2) if command == "train" else sim.finish(name)
+        case "durable" | "cancel" if job and job.generation:
+            getattr(sim, command)(name)
+        case "crash" if job:
+            sim.fail(name, 0, e.Cause.WORKER_CRASH, "signal 11")
+        case "hold" | "release":
+            getattr(sim, command)(name)
+        case "pass":
+            sim.pass_time(2.0)
+        case "restart":
+            sim.restart()
+        case "return":
+            sim.return_all()
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(COMMANDS, max_size=40))
+def test_whatever_happens_to_the_pool_a_job_ends_well_once_it_is_quiet(
+    commands: list[tuple[str, str]],
+) -> None:
+    sim = CheckedSim()
+    for name in "abc":
+        sim.join(name)
+    sim.submit("j")
+    for command, name in commands:
+        _play(sim, command, name)
+        assert replay(sim.journal, sim.config) == sim.state.durable()
+    _settle(sim)
+    for name in sorted(sim.state.jobs, key=lambda job: sim.job(job).seq):
+        _end(sim, name)
+    assert all(job.is_over and not job.hosts for job in sim.state.jobs.values())
+
+
+def _settle(sim: Sim) -> None:
+    """Good weather: nothing is held, every node is new or back, time passes."""
+    sim.release(*HOLDABLE)
+    for name, agent in sorted(sim.agents.items()):
+        if agent.is_frozen:
+            sim.thaw(name)
+    sim.return_all()
+    sim.pass_time(200.0, tick_s=1.0)
+    for name in "abc":
+        sim.left(name)
+        sim.join(name)
+    sim.pass_time(200.0, tick_s=1.0)
+
+
+def _end(sim: Sim, name: str) -> None:
+    if not sim.job(name).is_over:
+        assert sim.job(name).phase == "RUNNING", sim.job(name)
+        sim.finish(name)
+        sim.pass_time(100.0, tick_s=1.0)
