@@ -1,0 +1,123 @@
+"""A Link over torch.distributed: for every peer one thread that sends and one that receives, in order.
+
+The engine's thread never blocks in a send, and a dead peer wakes it at once instead of after a timeout.
+"""
+
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Collection
+from queue import SimpleQueue
+
+from torch import Tensor
+
+from varuna_runtime.spec.errors import PeerLost
+from varuna_runtime.worker.link.frames import GOODBYE
+from varuna_runtime.worker.link.group import Group
+from varuna_runtime.worker.link.transfer import Channel, Parcel
+
+CLOSE_TIMEOUT_S = 10.0
+
+
+class DistLink:
+    """The link of one rank of a Group; it exchanges messages with `peers` only."""
+
+    def __init__(self, group: Group, peers: Collection[int]) -> None:
+        """Start the threads; give the same pairs on every rank."""
+        self._group = group
+        self._changed = threading.Condition()
+        self._inbox: dict[tuple[int, str], deque[Parcel]] = defaultdict(deque)
+        self._lost: dict[int, str] = {}
+        self._left: set[int] = set()
+        self._num_events = self._num_seen = 0
+        self._outbox: dict[int, SimpleQueue[Parcel | None]] = {peer: SimpleQueue() for peer in sorted(peers)}
+        self._threads = [
+            threading.Thread(target=work, args=(peer,), name=f"link-{word}-{peer}", daemon=True)
+            for peer in self._outbox
+            for word, work in (("send", self._send_all), ("receive", self._receive_all))
+        ]
+        self._closed = False
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def rank(self) -> int:
+        """The rank on this side."""
+        return self._group.rank
+
+    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
+        """Queue a message for the thread of `to`."""
+        with self._changed:
+            self._raise_if_lost()
+        self._outbox[to].put(Parcel.of(tag, tensors))
+
+    def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:
+        """Return the next message of (source, tag) or None."""
+        with self._changed:
+            self._num_seen = self._num_events
+            queue = self._inbox[source, tag]
+            if not queue:
+                self._raise_if_lost()
+                if source in self._left:
+                    raise PeerLost(source, "it left the generation")
+                return None
+            parcel = queue.popleft()
+        return parcel.unpack(self._group.device)
+
+    def wait(self) -> None:
+        """Block until a message or a loss came that no poll has seen."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_events != self._num_seen)
+
+    def close(self) -> None:
+        """Send what is queued and goodbye, then wait a bounded time for the peers' goodbyes."""
+        if self._closed:
+            return
+        self._closed = True
+        for outbox in self._outbox.values():
+            outbox.put(None)
+        # A socket closed with unread bytes would reset the connection under a peer's last messages.
+        deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._left | self._lost.keys() >= self._outbox.keys(), CLOSE_TIMEOUT_S
+            )
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+
+    def _send_all(self, peer: int) -> None:
+        channel = Channel(self._group, peer)
+        try:
+            while (parcel := self._outbox[peer].get()) is not None:
+                channel.send(parcel)
+            channel.send(Parcel(GOODBYE, ()))
+        except RuntimeError as err:
+            self._lose(peer, str(err))
+
+    def _receive_all(self, peer: int) -> None:
+        channel = Channel(self._group, peer)
+        try:
+            while (parcel := channel.receive()).description != GOODBYE:
+                with self._changed:
+                    self._inbox[peer, parcel.description.tag].append(parcel)
+                    self._notify()
+        except (RuntimeError, ValueError) as err:
+            self._lose(peer, str(err))
+            return
+        with self._changed:
+            self._left.add(peer)
+            self._notify()
+
+    def _lose(self, peer: int, reason: str) -> None:
+        with self._changed:
+            if peer not in self._left:
+                self._lost.setdefault(peer, reason.splitlines()[0] if reason else "unknown")
+            self._notify()
+
+    def _notify(self) -> None:
+        self._num_events += 1
+        self._changed.notify_all()
+
+    def _raise_if_lost(self) -> None:
+        for peer, reason in self._lost.items():
+            raise PeerLost(peer, reason)

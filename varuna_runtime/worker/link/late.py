@@ -1,0 +1,45 @@
+"""A link for a rank whose peers are not there yet: the engine is built first, the group joined later."""
+
+from torch import Tensor
+
+from varuna_runtime.worker.link import Link
+
+
+class LateLink:
+    """Passes everything on to the link that `attach` gives it."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._link: Link | None = None
+
+    @property
+    def rank(self) -> int:
+        """The rank on this side."""
+        return self._rank
+
+    def attach(self, link: Link) -> None:
+        """From now on, use this link."""
+        assert link.rank == self._rank
+        self._link = link
+
+    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
+        """See Link."""
+        self._attached.send(to, tag, tensors)
+
+    def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:
+        """See Link."""
+        return self._attached.poll(source, tag)
+
+    def wait(self) -> None:
+        """See Link."""
+        self._attached.wait()
+
+    def close(self) -> None:
+        """See Link; nothing to leave before a link was attached."""
+        if self._link is not None:
+            self._link.close()
+
+    @property
+    def _attached(self) -> Link:
+        assert self._link is not None, "no group yet"
+        return self._link
