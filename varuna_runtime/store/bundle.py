@@ -1,4 +1,4 @@
-"""Bundles: a working directory as a content-addressed archive in the store; unpacks only inside its folder."""
+"""Bundles: a working directory as an archive in the store, named by its hash, unpacked in its folder only."""
 
 import gzip
 import hashlib
