@@ -1,7 +1,28 @@
 """Batches by (step, micro-batch): each sample keyed, exactly once an epoch, whatever the layout is (E1)."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
+
+from torch.utils.data import default_collate
+
+from varuna_runtime.partition.seeding import preserved_random_state, seed_everything
+from varuna_runtime.spec import rng
+from varuna_runtime.spec.batches import SampleRef, micro_batch_rows, sample_refs, step_rows
+from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.worker.stream import StreamReader
+from varuna_runtime.worker.training import ResolvedTraining, Training, is_stream
+
+
+class _Reader(Protocol):
+    """Fetches samples by their place in the endless order, each under its own key."""
+
+    def read(self, positions: range) -> list[Any]: ...
+
+    def commit(self, position: int) -> None: ...
+
+    def cursor(self) -> str: ...
+
+    def restore(self, cursor: str) -> None: ...
 
 
 class SampleSource:
@@ -23,24 +44,77 @@ class SampleSource:
         batch_size: int,
         total_samples: int | None,
     ) -> None:
-        raise NotImplementedError
+        self._reader: _Reader = (
+            StreamReader(dataset, seed) if is_stream(dataset) else _MapReader(dataset, seed, shuffle=shuffle)
+        )
+        self._collate = default_collate if collate is None else collate
+        self._seed = seed
+        self._batch_size = batch_size
+        self._total_samples = total_samples
+
+    @classmethod
+    def of(cls, training: Training, resolved: ResolvedTraining) -> "SampleSource":
+        """Return the source of a training."""
+        return cls(
+            training.dataset,
+            collate=training.collate,
+            seed=resolved.seed,
+            shuffle=resolved.shuffle,
+            batch_size=resolved.batch_size,
+            total_samples=resolved.total_samples,
+        )
 
     def num_samples(self, step: int) -> int:
         """Return how many samples a step has; below the batch size only in the last one."""
-        raise NotImplementedError(step)
+        return len(step_rows(step, self._batch_size, self._total_samples))
 
     def micro_batch(self, step: int, index: int, micro_batch_size: int) -> Any:
-        """Return the collated micro-batch; repeatable. Of a stream, ask in ascending order: going back re-reads."""
-        raise NotImplementedError(step, index, micro_batch_size)
+        """Return the collated micro-batch; the same each time.
+
+        Of a stream, ask in ascending order: going back reads the step again from its start.
+        """
+        rows = step_rows(step, self._batch_size, self._total_samples)
+        wanted = micro_batch_rows(len(rows), micro_batch_size, index)
+        with preserved_random_state():
+            samples = self._reader.read(rows[wanted.start : wanted.stop])
+            seed_everything(rng.key("collate", self._seed, step, index))
+            return self._collate(samples)
 
     def commit(self, step: int) -> None:
         """Mark `step` as committed; costs nothing on a rank that reads no data."""
-        raise NotImplementedError(step)
+        self._reader.commit(step_rows(step, self._batch_size, self._total_samples).stop)
 
     def cursor(self) -> str:
         """Return where the next uncommitted step starts, as JSON; empty for a map-style data set."""
-        raise NotImplementedError
+        return self._reader.cursor()
 
     def restore(self, cursor: str) -> None:
         """Continue from a text that `cursor` returned."""
-        raise NotImplementedError(cursor)
+        self._reader.restore(cursor)
+
+
+class _MapReader:
+    """Random access: a sample's place is a pure function of the seed, so there is nothing to remember."""
+
+    def __init__(self, dataset: Any, seed: int, *, shuffle: bool) -> None:
+        self._dataset = dataset
+        self._seed = seed
+        self._shuffle = shuffle
+
+    def read(self, positions: range) -> list[Any]:
+        refs = sample_refs(positions, len(self._dataset), self._seed, shuffle=self._shuffle)
+        return [self._fetch(ref) for ref in refs]
+
+    def _fetch(self, ref: SampleRef) -> Any:
+        seed_everything(rng.sample_key(seed=self._seed, epoch=ref.epoch, sample=ref.sample))
+        return self._dataset[ref.sample]
+
+    def commit(self, position: int) -> None:
+        pass
+
+    def cursor(self) -> str:
+        return ""
+
+    def restore(self, cursor: str) -> None:
+        if cursor:
+            raise InvalidInput("the checkpoint has a stream cursor, but the data set is map-style now")

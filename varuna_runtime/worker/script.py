@@ -1,15 +1,52 @@
 """Running a user's script as `__main__` under a host, as `python script.py` would."""
 
-from collections.abc import Sequence
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from varuna_runtime.worker.hosts import Host
+from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.worker.hosts import Host, ScriptStopped, hosted_by
 
 
 def run_script(path: Path, args: Sequence[str], workdir: Path, host: Host) -> None:
-    """Run `path` (relative to `workdir`) with `host` behind `varuna.train`, until it ends or the host stops it.
+    """Run `path` (relative to `workdir`) with `host` behind `varuna.train`, until it ends or is stopped.
 
     Sets the working directory, sys.argv and sys.path[0] and puts them back. What the script raises,
-    SystemExit included, passes through; InvalidInput means that there is no such file.
+    SystemExit included, passes through, except the host's own ScriptStopped. InvalidInput: no such file.
     """
-    raise NotImplementedError(path, args, workdir, host)
+    script = (workdir / path).resolve()
+    if not script.is_file():
+        raise InvalidInput(f"entrypoint: no file {path} in {workdir}")
+    with _surroundings(script, args, workdir), hosted_by(host), suppress(ScriptStopped):
+        runpy.run_path(str(script), run_name="__main__")
+
+
+def script_traceback(err: BaseException) -> str:
+    """Return the traceback of an error a script raised, from the script's own first frame on."""
+    ours = {__file__, runpy.__file__}
+    frame = err.__traceback__
+    while frame is not None and _is_ours(frame.tb_frame.f_code.co_filename, ours):
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(err), err, frame))
+
+
+def _is_ours(filename: str, ours: set[str]) -> bool:
+    return filename in ours or filename.startswith("<frozen")
+
+
+@contextmanager
+def _surroundings(script: Path, args: Sequence[str], workdir: Path) -> Iterator[None]:
+    argv, search_path, folder = sys.argv, sys.path[:], Path.cwd()
+    sys.argv = [str(script), *args]
+    sys.path[0] = str(script.parent)
+    os.chdir(workdir)
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        sys.path[:] = search_path
+        os.chdir(folder)

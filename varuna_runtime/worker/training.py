@@ -4,11 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
+from varuna_runtime.spec.batches import default_virtual_replicas, num_micro_batches
+from varuna_runtime.spec.errors import InvalidInput, ModelRefused
 from varuna_runtime.spec.job import Exactness, JobSpec, Precision
 from varuna_runtime.spec.layout import BatchShape
-from varuna_runtime.worker.hosts import Result
+from varuna_runtime.worker.hosts import Result, current_host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +35,19 @@ class Training:
     inputs: Callable[[Any], Any] | None = None
 
     def model_inputs(self, batch: Any) -> tuple[Tensor, ...]:
-        """Return what the first segment receives for a batch."""
-        raise NotImplementedError(batch)
+        """Return what the first segment receives: `inputs(batch)`, or the first of a pair, or all of it."""
+        if self.inputs is not None:
+            chosen = self.inputs(batch)
+        else:
+            chosen = batch[0] if isinstance(batch, tuple | list) and len(batch) == 2 else batch
+        values = tuple(chosen) if isinstance(chosen, tuple | list) else (chosen,)
+        for value in values:
+            if not isinstance(value, Tensor):
+                raise InvalidInput(
+                    f"model inputs: seen {type(value).__name__} in a batch of type {type(batch).__name__}, "
+                    "wanted tensors; pass inputs=... to train, a function from batch to tuple of tensors"
+                )
+        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +74,181 @@ class ResolvedTraining:
         )
 
 
-def train(**arguments: Any) -> Result:
-    """Train; see `Training` for the arguments. Raises InvalidInput on a wrong one."""
-    raise NotImplementedError(arguments)
+def train(
+    *,
+    model: Callable[[], nn.Module | Sequence[nn.Module]],
+    loss: Callable[[Any, Any], Tensor | tuple[Tensor, Tensor]],
+    optimizer: Callable[[Any], Any],
+    dataset: Any,
+    batch_size: int,
+    steps: int | None = None,
+    epochs: int | None = None,
+    scheduler: Callable[[Any], Any] | None = None,
+    clip_grad_norm: float | None = None,
+    micro_batch_size: int | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+    collate: Callable[[list[Any]], Any] | None = None,
+    inputs: Callable[[Any], Any] | None = None,
+) -> Result:
+    """Train; see `Training` for the arguments. Returns only in a lone run.
+
+    Numbers given here are defaults: a job file's `batch_size`, `micro_batch_size`, `seed`, length and
+    `clip_grad_norm` win. Raises InvalidInput on a wrong argument, ModelRefused on a model or data set that
+    cannot keep the exactness contract.
+    """
+    training = Training(
+        model=model,
+        loss=loss,
+        optimizer=optimizer,
+        dataset=dataset,
+        batch_size=batch_size,
+        steps=steps,
+        epochs=epochs,
+        scheduler=scheduler,
+        clip_grad_norm=clip_grad_norm,
+        micro_batch_size=micro_batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        collate=collate,
+        inputs=inputs,
+    )
+    check(training)
+    return current_host().run(training)
+
+
+def check(training: Training) -> None:
+    """Raise InvalidInput or ModelRefused if an argument of `train` is of the wrong kind."""
+    _check_functions(training)
+    _check_numbers(training)
+    check_dataset(training.dataset)
+
+
+def is_stream(dataset: Any) -> bool:
+    """True if a data set is read through `open(cursor)`."""
+    return callable(getattr(dataset, "open", None))
+
+
+def check_dataset(dataset: Any) -> None:
+    """Raise ModelRefused unless samples of `dataset` can be named again after a restart."""
+    if is_stream(dataset):
+        return
+    if isinstance(dataset, IterableDataset):
+        raise ModelRefused(
+            "dataset: an IterableDataset cannot continue where it was; give it "
+            "open(cursor) -> iterator of (sample, next_cursor), or use a map-style data set"
+        )
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise InvalidInput(
+            f"dataset: seen {type(dataset).__name__}, wanted __len__ and __getitem__, or open(cursor)"
+        )
+    if len(dataset) == 0:
+        raise InvalidInput("dataset: it has no samples")
+
+
+def _check_functions(training: Training) -> None:
+    if isinstance(training.model, nn.Module | list | tuple):
+        raise InvalidInput(
+            "model: seen a built model, wanted the function that builds it, so that no machine has to hold "
+            "all of it: model=build_model or model=lambda: Net(...)"
+        )
+    if isinstance(training.optimizer, torch.optim.Optimizer):
+        raise InvalidInput(
+            "optimizer: seen a built optimizer, wanted a function from named parameters to one: "
+            "optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)"
+        )
+    for name in ("model", "loss", "optimizer", "scheduler", "collate", "inputs"):
+        value = getattr(training, name)
+        may_lack = name in ("scheduler", "collate", "inputs")
+        if not callable(value) and not (may_lack and value is None):
+            raise InvalidInput(f"{name}: seen {value!r}, wanted a function")
+
+
+def _check_numbers(training: Training) -> None:
+    for name in ("batch_size", "micro_batch_size", "steps", "epochs"):
+        value = getattr(training, name)
+        if (value is not None or name == "batch_size") and not _is_whole(value, 1):
+            raise InvalidInput(f"{name}: seen {value!r}, wanted a whole number >= 1")
+    if not _is_whole(training.seed, 0) or training.seed >= 2**63:
+        raise InvalidInput(f"seed: seen {training.seed!r}, wanted a whole number from 0 to 2**63 - 1")
+    clip = training.clip_grad_norm
+    if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or not clip > 0):
+        raise InvalidInput(f"clip_grad_norm: seen {clip!r}, wanted a number > 0, or None")
+    if not isinstance(training.shuffle, bool):
+        raise InvalidInput(f"shuffle: seen {training.shuffle!r}, wanted True or False")
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def resolve(training: Training, spec: JobSpec | None) -> ResolvedTraining:
-    """Combine script and job file; the job file wins. Raises InvalidInput when the length is not known."""
-    raise NotImplementedError(training, spec)
+    """Combine script and job file; the job file wins. Raises InvalidInput when the length is not known.
+
+    With a job file, micro-batch size and virtual replicas are its alone, because the planner sees only it;
+    `auto` there leaves `batch` to the first plan. Alone, V is 1 and m is the script's, or the batch.
+    """
+    num_samples = None if is_stream(training.dataset) else len(training.dataset)
+    batch_size = training.batch_size if spec is None else spec.batch_size
+    num_steps, total_samples = _length(training, spec, batch_size, num_samples)
+    clip = None if spec is None else spec.clip_grad_norm
+    return ResolvedTraining(
+        batch_size=batch_size,
+        batch=_batch(training, spec),
+        seed=training.seed if spec is None else spec.seed,
+        num_samples=num_samples,
+        num_steps=num_steps,
+        total_samples=total_samples,
+        clip_grad_norm=training.clip_grad_norm if clip is None else clip,
+        precision=Precision.FP32 if spec is None else spec.precision,
+        exactness=Exactness.BITWISE if spec is None else spec.exactness,
+        threads=torch.get_num_threads() if spec is None else spec.threads_per_worker,
+        shuffle=training.shuffle,
+    )
+
+
+def _length(
+    training: Training, spec: JobSpec | None, batch_size: int, num_samples: int | None
+) -> tuple[int, int | None]:
+    """Return (number of steps, number of samples if epochs bound them)."""
+    source: Training | JobSpec = training
+    if spec is not None and (spec.steps is not None or spec.epochs is not None):
+        source = spec
+    steps, epochs = source.steps, source.epochs
+    if (steps is None) == (epochs is None):
+        seen = "neither" if steps is None else "both"
+        raise InvalidInput(f"length of the training: seen {seen}, wanted one of steps and epochs")
+    if steps is not None:
+        return steps, None
+    assert epochs is not None
+    if num_samples is None:
+        raise InvalidInput("epochs: a stream has no length; give steps instead")
+    total = epochs * num_samples
+    return -(-total // batch_size), total
+
+
+def _batch(training: Training, spec: JobSpec | None) -> BatchShape | None:
+    if spec is None:
+        micro = training.micro_batch_size or training.batch_size
+        return _checked_shape(training.batch_size, micro, 1)
+    if spec.micro_batch_size == "auto":
+        return None
+    virtual = spec.virtual_replicas
+    if virtual == "auto":
+        virtual = default_virtual_replicas(spec.batch_size, spec.micro_batch_size, spec.nodes.max)
+    return _checked_shape(spec.batch_size, spec.micro_batch_size, virtual)
+
+
+def _checked_shape(batch_size: int, micro_batch_size: int, virtual_replicas: int) -> BatchShape:
+    if micro_batch_size > batch_size:
+        raise InvalidInput(
+            f"micro_batch_size: seen {micro_batch_size}, wanted at most the batch, {batch_size}"
+        )
+    num_micro = num_micro_batches(batch_size, micro_batch_size)
+    if virtual_replicas > num_micro:
+        raise InvalidInput(
+            f"virtual_replicas: seen {virtual_replicas}, wanted at most a step's {num_micro} micro-batches"
+        )
+    return BatchShape(
+        batch_size=batch_size, micro_batch_size=micro_batch_size, virtual_replicas=virtual_replicas
+    )
