@@ -8,8 +8,8 @@ import click
 from varuna_manager.cli.connect import address_of
 from varuna_manager.cli.options import as_bytes, manager_option
 from varuna_manager.config import default_home
-from varuna_runtime.agent import main as agent_main
 from varuna_runtime.agent.config import AgentConfig
+from varuna_runtime.agent.main import run
 
 
 @click.command()
@@ -21,7 +21,7 @@ from varuna_runtime.agent.config import AgentConfig
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address that other nodes reach.")
 def agent(
     *, manager: str | None, node: str, home: Path | None, slots: int, memory: int | None, host: str
-) -> None:
+) -> int:
     """Run the agent of this node in the foreground."""
     config = AgentConfig(
         node=node,
@@ -31,4 +31,4 @@ def agent(
         host=host,
         memory_bytes=memory or 0,
     )
-    agent_main.run(config)
+    return run(config)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from varuna_manager import files
 from varuna_manager.cli.connect import last_address
 from varuna_manager.client import Client, NodeStatus
 from varuna_manager.cloud import processes
@@ -40,22 +39,19 @@ class NodeShape:
 def ensure_manager(home: Home, port: int | None) -> str:
     """Return the address of the manager that serves `home`, started if there is none.
 
-    A new one listens where the last one did, because its agents call it there.
+    Without a port a new one listens where the last one did, because its agents call it there.
     """
     address = last_address()
     if address is not None and answers(address):
         return address
     provider = LocalProvider(home)
-    wanted = port if port is not None else _last_port(home)
-    command = (sys.executable, "-m", "varuna_manager.cli", "manager", "--port", str(wanted))
+    command = (sys.executable, "-m", "varuna_manager.cli", "manager", "--port", str(port or 0))
     process = _living_manager(provider) or provider.start_manager(command)
-    address = _until(
+    return _until(
         lambda: _serving(process, home),
         MANAGER_WITHIN_S,
         lambda: f"the manager (pid {process.pid}) does not serve yet; {tail(home.manager_log)}",
     )
-    files.replace(home.manager / "port", address.rpartition(":")[2])
-    return address
 
 
 def ensure_nodes(home: Home, address: str, count: int, shape: NodeShape) -> tuple[str, ...]:
@@ -99,14 +95,6 @@ def tail(log: Path, num_lines: int = 15) -> str:
     except FileNotFoundError:
         return f"{log} does not exist"
     return "\n".join([f"the end of {log}:", *(f"  {line}" for line in lines)])
-
-
-def _last_port(home: Home) -> int:
-    """The port of the last manager, which its agents still call; 0 lets the system choose."""
-    try:
-        return int((home.manager / "port").read_text())
-    except (FileNotFoundError, ValueError):
-        return 0
 
 
 def _living_manager(provider: LocalProvider) -> ProcessId | None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from varuna_manager import daemon
 from varuna_manager.config import ManagerConfig, checked, load
+from varuna_manager.daemon import run
 
 
 @click.command()
@@ -20,4 +20,4 @@ def manager(*, config: Path | None, port: int | None) -> None:
     settings = ManagerConfig() if config is None else load(config)
     if port is not None:
         settings = checked(settings.model_copy(update={"port": port}))
-    daemon.run(settings)
+    run(settings)

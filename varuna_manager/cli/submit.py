@@ -12,8 +12,9 @@ from varuna_manager.cli.options import follow_option, json_option, manager_optio
 from varuna_manager.cli.output import print_json
 from varuna_manager.cli.plan import show
 from varuna_manager.cli.scripts import Measured, ScriptRefused, measure
-from varuna_manager.client import Submission
+from varuna_manager.client import Client, PlanReport, Submission
 from varuna_manager.config import default_home
+from varuna_runtime.spec.errors import Conflict
 from varuna_runtime.spec.mistakes import Mistake
 from varuna_runtime.store import open_store
 from varuna_runtime.store.bundle import upload
@@ -22,7 +23,7 @@ from varuna_runtime.store.bundle import upload
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @follow_option("Show the job until it is over; ctrl-C leaves it running.")
-@click.option("--dry-run", is_flag=True, help="Measure the model here, show the plan, start nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the plan for the present pool; start nothing.")
 @click.option("--store", metavar="URL", envvar="VARUNA_STORE", help="The manager's store, if not local.")
 @json_option
 @manager_option
@@ -35,11 +36,11 @@ def submit(
         return _refuse(job)
     with connect(manager) as client:
         client.nodes()  # a missing manager is told before the script is loaded
-        measured = _measured(job, with_profile=dry_run)
+        measured = _measured(job, with_profile=False)
         if mistakes := model_mistakes(job.located, measured.model):
             return _refuse(mistakes)
         if dry_run:
-            return show(client.dry_run(_submission(job, measured, bundle="")), as_json=as_json)
+            return show(_dry_run(client, job, measured), as_json=as_json)
         bundle = upload(open_store(store or default_home().store_url), job.workdir)
         name = client.submit(_submission(job, measured, bundle=bundle.sha256))
     if as_json:
@@ -47,6 +48,15 @@ def submit(
     else:
         click.echo(name)
     return follow_job(name, manager) if follow else 0
+
+
+def _dry_run(client: Client, job: JobOnDisk, measured: Measured) -> PlanReport:
+    """Plan with the profile the nodes once measured, if the manager has it, else with one of this machine."""
+    try:
+        return client.dry_run(_submission(job, measured, bundle=""))
+    except Conflict:
+        click.echo("measuring the model on this machine", err=True)
+        return client.dry_run(_submission(job, _measured(job, with_profile=True), bundle=""))
 
 
 def _measured(job: JobOnDisk, *, with_profile: bool) -> Measured:

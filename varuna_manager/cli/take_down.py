@@ -14,6 +14,7 @@ from varuna_manager.home import Home
 from varuna_runtime.spec.errors import VarunaError
 
 GRACE_S = 10.0
+GUARD_S = 4.0
 _POLL_S = 0.05
 
 
@@ -57,7 +58,7 @@ def _names(started: tuple[Started, ...]) -> str:
 
 def _end_orphans(home: Home) -> None:
     """The agents' guards end them; if a guard was killed too, we do."""
-    if _within(GRACE_S, lambda: not orphans(home)):
+    if _within(GUARD_S, lambda: not orphans(home)):
         return
     for process in orphans(home):
         processes.send(process, signal.SIGKILL)
