@@ -311,6 +311,10 @@ class Sim:
             outbox, agent.outbox = agent.outbox, []
             self.feed(*outbox)
 
+    def drop(self, node: str) -> None:
+        """The agent forgets its processes without a word."""
+        self.agents[node].running.clear()
+
     def notice(self, node: str, in_s: float) -> None:
         incarnation = self.agents[node].incarnation
         self.feed(

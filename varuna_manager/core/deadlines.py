@@ -45,10 +45,12 @@ def on_deadline(change: Change, event: DeadlinePassed) -> None:
 
 
 def _on_lease(change: Change, node: Node, event: DeadlinePassed) -> None:
-    if not node.is_gone and event.deadline_s >= node.lease_until_s:
-        nodes.lose(
-            change, node, f"not heard since {event.deadline_s - change.config.lease_s:.1f}: lease ended"
-        )
+    if node.is_gone or event.deadline_s < node.lease_until_s:
+        return
+    reason = f"lease ended: not heard for {change.config.lease_s:g} s"
+    if node.awaited:
+        reason = f"not back within {change.config.restart_lease_s:g} s after the manager started again"
+    nodes.lose(change, node, reason)
 
 
 def _on_job(change: Change, job: Job, event: DeadlinePassed) -> None:

@@ -90,10 +90,8 @@ def _gave_up(change: Change, job: Job, reason: str) -> bool:
 
 
 def _away(change: Change, run: Run) -> list[str]:
-    """Members that cannot be planned with: the likely cause of whatever the others report."""
+    """Return the members that are gone or out of reach, else those that are leaving: the likely cause."""
     nodes = change.state.nodes
-    return [
-        name
-        for name, incarnation in sorted(run.members.items())
-        if not nodes[name].is_plannable or nodes[name].incarnation != incarnation
-    ]
+    members = sorted(run.members.items())
+    missing = [n for n, i in members if not nodes[n].is_connected or nodes[n].incarnation != i]
+    return missing or [n for n, _ in members if not nodes[n].is_plannable]

@@ -16,7 +16,7 @@ from varuna_manager.core.actions import (
 from varuna_manager.core.change import Change
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.state import Host, Job, Node, Run
-from varuna_manager.core.words import What
+from varuna_manager.core.words import What, counted
 from varuna_manager.planner.request import PlanRequest
 from varuna_runtime.spec.layout import Plan, Slot
 
@@ -71,7 +71,8 @@ def start_training(change: Change, job: Job, plan: Plan) -> None:
     )
     job = start(change, job, Kind.TRAIN, plan)
     change.put_job(replace(job, deadline_s=change.at_s + change.config.prepare_timeout_s))
-    why = f"layout {plan.layout} on {len(plan.nodes)} nodes, predicted {plan.predicted_step_s:.3g} s a step"
+    on = counted(len(plan.nodes), "node")
+    why = f"layout {plan.layout} on {on}, predicted {plan.predicted_step_s:.3g} s a step"
     change.announce(What.PLANNED, why, job=job)
     resume = "the initial weights" if job.durable_step is None else f"step {job.durable_step}"
     change.announce(What.STARTED, f"from {resume}: {job.reason}", job=job)

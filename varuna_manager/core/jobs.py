@@ -7,7 +7,7 @@ from varuna_manager.core.change import Change
 from varuna_manager.core.events import CancelRequested, JobSubmitted, PlanMade, ProfileMissing, ProfileReady
 from varuna_manager.core.phases import HOLDING, JobPhase
 from varuna_manager.core.state import Job, Run
-from varuna_manager.core.words import What
+from varuna_manager.core.words import What, counted
 from varuna_runtime.spec.layout import Infeasible, Plan
 
 
@@ -108,7 +108,7 @@ def _start_or_park(change: Change, job: Job, outcome: Plan | Infeasible) -> None
     hope = (
         "the pool has nodes.max nodes, so more nodes will not help" if is_full else "waiting for more nodes"
     )
-    reason = f"no plan for {num_nodes} nodes: {outcome.reason}{hint} ({hope})"
+    reason = f"no plan for {counted(num_nodes, 'node')}: {outcome.reason}{hint} ({hope})"
     park(change, replace(job, refused_version=change.state.pool_version), reason)
 
 
@@ -130,7 +130,7 @@ def _consider_growth(change: Change, job: Job, run: Run, outcome: Plan | Infeasi
         change.put_job(replace(job, deadline_s=earliest_s))
         return
     reason = (
-        f"a larger pool: {outcome.layout} on {len(outcome.nodes)} nodes saves "
+        f"a larger pool: {outcome.layout} on {counted(len(outcome.nodes), 'node')} saves "
         f"{gain:.0%} of a step ({run.plan.predicted_step_s:.3g} s -> {outcome.predicted_step_s:.3g} s)"
     )
     generations.begin_drain(change, job, run, reason)

@@ -86,7 +86,8 @@ def _standing(node: Node) -> tuple[NodePhase, str]:
 
 
 def _notice_reason(node: Node) -> str:
-    return f"notice from {node.notice_source}: ends at {node.notice_deadline_s or 0:.0f}"
+    left_s = (node.notice_deadline_s or 0.0) - node.notice_at_s
+    return f"notice from {node.notice_source}: {left_s:.1f} s ahead"
 
 
 def _abort_foreign(change: Change, event: NodeJoined) -> None:
@@ -115,7 +116,10 @@ def _is_current(job: Job, running: Running, event: NodeJoined) -> bool:
 
 
 def _resume_job(change: Change, job: Job, node: Node, listed: dict[tuple[str, int], frozenset[int]]) -> None:
-    """Send again what may have been lost with the connection; see which ranks were lost with it."""
+    """Send again what may have been lost with the connection.
+
+    Ranks it no longer runs have their last reports under way behind its hello; without them it is fenced.
+    """
     host = job.hosts.get(node.node)
     if host is None:
         return
@@ -127,22 +131,19 @@ def _resume_job(change: Change, job: Job, node: Node, listed: dict[tuple[str, in
         return
     if job.phase in {JobPhase.STARTING, JobPhase.PROFILING}:
         _send_start_again(change, job, run, node)
-        return
-    missing = sorted(set(run.unstopped(node.node)) - ranks)
-    if missing:
-        reason = f"ranks {', '.join(map(str, missing))} on {node.node} are gone"
-        change.announce(What.MORPH, reason, job=job, node=node.node)
-        job = change.put_job(replace(job, open_generation=run.number))
-        generations.begin(change, generations.end(change, job, reason), reason)
+    elif not ranks and run.unstopped(node.node):
+        gone_by_s = host.gone_by_s or change.at_s + change.config.abort_timeout_s
+        hosts = {**job.hosts, node.node: replace(host, gone_by_s=gone_by_s)}
+        change.put_job(replace(job, hosts=hosts))
     elif job.phase is JobPhase.DRAINING and job.deadline_s is not None:
         generations.send_drain(change, job, run, node.node, job.deadline_s)
 
 
 def _send_start_again(change: Change, job: Job, run: Run, node: Node) -> None:
-    if not node.is_plannable:
-        return
-    generations.send_start(change, job, run, node.node)
-    if run.is_activated:
+    ranks = set(run.plan.ranks_on(node.node))
+    if node.is_plannable and ranks - run.endpoints.keys():
+        generations.send_start(change, job, run, node.node)
+    elif run.is_activated and ranks - run.active - run.finished:
         generations.send_activate(change, job, run, node.node)
 
 

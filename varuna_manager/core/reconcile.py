@@ -6,7 +6,7 @@ from varuna_manager.core import generations, jobs, nodes, pool
 from varuna_manager.core.change import Change
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.state import Job, Run, State
-from varuna_manager.core.words import What
+from varuna_manager.core.words import What, counted
 
 
 def reconcile(change: Change, before: State) -> None:
@@ -82,7 +82,9 @@ def _tend_starting(change: Change, job: Job, run: Run) -> None:
     ]
     if unfit:
         reason = (
-            _lost(change.state, run) or _leaving(change.state, run) or f"lost touch with {', '.join(unfit)}"
+            _lost(change.state, run)
+            or _leaving(change.state, run)
+            or f"PREEMPTED: lost touch with {', '.join(unfit)}"
         )
         _restart(change, job, reason)
 
@@ -130,10 +132,9 @@ def _admit(change: Change) -> None:
     job = _waiting_with_kind(change, job)
     if pool.shortage(state, job) or not pool.usable(state, job):
         return
-    num_nodes = len(pool.usable(state, job))
-    reason = f"{num_nodes} nodes are there"
+    reason = f"the pool has {counted(len(pool.usable(state, job)), 'node')}"
     if job.phase is JobPhase.PARKED:
-        reason = f"{reason} again: {job.reason}"
+        reason = f"resumed: {reason}"
         change.announce(What.RESUMED, reason, job=job)
     _tend_planning(change, generations.begin(change, job, reason))
 

@@ -32,6 +32,7 @@ class Node:
     awaited: bool = False  # the manager started again and the node has the restart lease to come back
     notice_deadline_s: float | None = None
     notice_source: str = ""
+    notice_at_s: float = 0.0
     drain_user: str | None = None
 
     @property

@@ -34,3 +34,8 @@ class What(StrEnum):
     NODE_NOTICE_CANCELLED = "node-notice-cancelled"
     NODE_DRAIN = "node-drain"
     NODE_RELEASED = "node-released"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return e.g. `1 node` or `3 nodes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

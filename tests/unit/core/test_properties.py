@@ -1,4 +1,4 @@
-"""Random histories: the core never raises, keeps its invariants, and a replay gives the same durable state."""
+"""Random histories: the core never raises, keeps its invariants, and a replay gives the same state."""
 
 from dataclasses import replace
 from typing import Any
