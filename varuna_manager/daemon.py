@@ -88,7 +88,6 @@ async def _run(config: ManagerConfig, held: ExitStack) -> None:
         finally:
             parts.consumer.close()
             parts.dispatcher.close()
-            serving.remove(config.places)
             await server.stop(_STOP_GRACE_S)
         for worker in workers:
             worker.cancel()
@@ -205,15 +204,26 @@ async def _serve(server: grpc.aio.Server, parts: _Parts) -> None:
 
 
 def _bound(server: grpc.aio.Server, config: ManagerConfig) -> str:
+    """Listen; with port 0 where the last manager of this home did, since its agents dial that address."""
     host = f"[{config.host}]" if ":" in config.host else config.host
+    last = serving.read(config.places)
+    if config.port == 0 and last is not None and last.address.startswith(f"{host}:"):
+        try:
+            return _listening(server, last.address)
+        except Conflict as err:
+            _log.warning("address lost", why=str(err))
+    return _listening(server, f"{host}:{config.port}")
+
+
+def _listening(server: grpc.aio.Server, address: str) -> str:
     try:
-        port = server.add_insecure_port(f"{host}:{config.port}")
+        port = server.add_insecure_port(address)
     except RuntimeError as err:
         raise Conflict(
-            f"cannot listen on {host}:{config.port}: another process has the port, perhaps another manager; "
+            f"cannot listen on {address}: another process has the port, perhaps another manager; "
             "end it, or choose another port"
         ) from err
-    return f"{host}:{port}"
+    return f"{address.rpartition(':')[0]}:{port}"
 
 
 class _Committing:

@@ -1,4 +1,7 @@
-"""manager.json: where the manager of a home can be reached, and whether it is still that process."""
+"""manager.json: where the manager of a home can be reached, and whether it is still that process.
+
+The file stays when the manager ends: the next one listens at the same address, which agents know.
+"""
 
 from dataclasses import dataclass
 
@@ -34,8 +37,3 @@ def read(home: Home) -> Serving | None:
 def write(home: Home, serving: Serving) -> None:
     """Say where this manager serves."""
     files.replace(home.address_file, canonical.dumps(serving).decode())
-
-
-def remove(home: Home) -> None:
-    """Say that nobody serves."""
-    home.address_file.unlink(missing_ok=True)

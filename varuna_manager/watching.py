@@ -14,7 +14,7 @@ _log = structlog.get_logger()
 TICK_S = 0.1
 POLL_S = 1.0
 _POLL_TIMEOUT_S = 30.0
-_SWEEP_S = 5.0
+_SWEEP_S = 1.0
 
 
 async def tick(consumer: Consumer, clock: Clock) -> None:

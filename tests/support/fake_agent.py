@@ -54,12 +54,19 @@ class FakeAgent:
     """Plays one node. `step_s` paces training; `holds` keeps it from finishing until set."""
 
     def __init__(
-        self, address: str, node: str = "n1", *, step_s: float = 0.0, plays: bool = True, reconnects: bool = True
+        self,
+        address: str,
+        node: str = "n1",
+        *,
+        step_s: float = 0.0,
+        plays: bool = True,
+        reconnects: bool = True,
+        incarnation: str = "",
     ) -> None:
         self.node = node
-        self.incarnation = uuid.uuid4().hex
+        self.incarnation = incarnation or uuid.uuid4().hex
         self.heard: list[agent_pb2.ManagerMessage] = []
-        self.connections = 0
+        self.is_connected = False
         self.step_s = step_s
         self.may_finish = threading.Event()
         self.may_finish.set()
@@ -90,10 +97,6 @@ class FakeAgent:
         self._outgoing.put(None)
         for thread in self._threads:
             thread.join(WAIT_S)
-
-    def moved_to(self, address: str) -> None:
-        """Reach the manager elsewhere from the next connection on."""
-        self._address = address
 
     def wait_for(self, claim: Callable[[], bool]) -> None:
         with self._news:
@@ -131,6 +134,7 @@ class FakeAgent:
         while not self._closed.is_set():
             with contextlib.suppress(grpc.RpcError):
                 self._connect_once()
+            self.is_connected = False
             if not self._reconnects:
                 return
             self._closed.wait(0.05)
@@ -175,15 +179,19 @@ class FakeAgent:
         )
 
     def _running(self) -> list[agent_pb2.Running]:
+        """What runs, and what has ended with reports that the manager may not know yet."""
+        found = {(job, g.start.generation): set(g.start.ranks) for job, g in self._generations.items()}
+        for message in self._unacked:
+            if message.WhichOneof("body") == "rank":
+                found.setdefault((message.rank.job, message.rank.generation), set()).add(message.rank.rank)
         return [
-            agent_pb2.Running(job=job, generation=g.start.generation, ranks=g.start.ranks)
-            for job, g in self._generations.items()
+            agent_pb2.Running(job=job, generation=generation, ranks=sorted(ranks))
+            for (job, generation), ranks in found.items()
         ]
 
     def _hear(self, message: agent_pb2.ManagerMessage) -> None:
+        self.is_connected = True
         body = message.WhichOneof("body")
-        if body == "welcome":
-            self.connections += 1
         if body == "ack":
             with self._news:
                 self._unacked = [m for m in self._unacked if m.seq > message.ack.seq]
@@ -286,6 +294,4 @@ class FakeAgent:
         self.report(gone=agent_pb2.GenerationGone(job=start.job, generation=start.generation))
 
     def _rank_report(self, start: agent_pb2.Start, rank: int, **body: Any) -> None:
-        self.report(
-            rank=agent_pb2.RankReport(job=start.job, generation=start.generation, rank=rank, **body)
-        )
+        self.report(rank=agent_pb2.RankReport(job=start.job, generation=start.generation, rank=rank, **body))

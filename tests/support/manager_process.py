@@ -7,10 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from tests.support.fake_agent import profile_of
 from varuna_manager import serving
-from varuna_manager.client import Client, JobStatus, Submission
+from varuna_manager.client import Client, JobStatus, NoManager, Submission
 from varuna_manager.home import Home
 from varuna_runtime.spec.job import JobSpec, Nodes
 from varuna_runtime.spec.model import ModelRecord, SegmentRecord, TensorRecord
@@ -42,6 +44,7 @@ class ManagerProcess:
         self._process = process = self.spawn()
         eventually(lambda: process.poll() is not None or self._serves(process.pid))
         assert process.poll() is None, self.errors()
+        eventually(self._answers)
         return self
 
     def kill(self) -> None:
@@ -78,6 +81,15 @@ class ManagerProcess:
         found = serving.read(self.home)
         return found is not None and found.process.pid == pid
 
+    def _answers(self) -> bool:
+        """Whether a client of this process reaches it; after a restart its channels first back off."""
+        try:
+            with self.client() as client:
+                client.nodes()
+        except NoManager:
+            return False
+        return True
+
     def _end(self, signum: signal.Signals) -> int:
         if self._process is None:
             return 0
@@ -101,9 +113,10 @@ def model(num_steps: int = 5, num_segments: int = 2) -> ModelRecord:
 
 
 def submission(bundle: str, request_id: str = "", **changes: object) -> Submission:
-    """A small job for one node; `changes` are of its JobSpec, `num_steps` of its model."""
-    num_steps = changes.pop("num_steps", 5)
+    """A small job for one node; `changes` are of its JobSpec, besides `num_steps` and `given` secrets."""
+    num_steps, secrets = changes.pop("num_steps", 5), changes.pop("given", {})
     assert isinstance(num_steps, int)
+    assert isinstance(secrets, dict)
     fields: dict[str, object] = {
         "name": "tiny",
         "entrypoint": "train.py",
@@ -112,7 +125,19 @@ def submission(bundle: str, request_id: str = "", **changes: object) -> Submissi
         "nodes": Nodes(min=1, max=1),
     }
     spec = JobSpec.model_validate({**fields, **changes})
-    return Submission(spec=spec, model=model(num_steps), bundle=bundle, user="tester", request_id=request_id)
+    return Submission(
+        spec=spec,
+        model=model(num_steps),
+        bundle=bundle,
+        user="tester",
+        request_id=request_id,
+        secrets=secrets,
+    )
+
+
+def profiled(wanted: Submission) -> Submission:
+    """The submission with a profile measured by the client."""
+    return replace(wanted, profile=profile_of(wanted.model))
 
 
 def eventually(claim: Callable[[], object]) -> None:
