@@ -39,14 +39,14 @@ class LauncherHost:
     def run(self, training: "Training") -> NoReturn:
         """Warm up, cut the model once, serve until the agent closes the socket."""
         from varuna_runtime.partition import cut
-        from varuna_runtime.worker import process
+        from varuna_runtime.worker.process import run as run_worker
 
         _warm_up()
         partitioned = cut(training.model)
         _refuse_unforkable()
 
         def work(request: launch.ForkRank) -> NoReturn:
-            process.run(request, training, partitioned)
+            run_worker(request, training, partitioned)
 
         gc.collect()
         gc.freeze()  # keep the collector from touching, and so copying, every shared page in each child

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from varuna_runtime.wire import launch
+from varuna_runtime.wire.v1 import worker_pb2
 
 if TYPE_CHECKING:
     from varuna_runtime.partition import PartitionedModel
@@ -44,12 +45,17 @@ def _become(request: launch.ForkRank) -> None:
 def _serve(request: launch.ForkRank, training: "Training", partitioned: "PartitionedModel") -> int:
     from varuna_runtime.worker.mailbox import Mailbox
     from varuna_runtime.worker.progress import Progress
+    from varuna_runtime.worker.ranks import rank_for
     from varuna_runtime.worker.service import WorkerService, serve
-    from varuna_runtime.worker.session import Session
+    from varuna_runtime.worker.session import Rank, Session
 
     mailbox, progress = Mailbox(), Progress(request.generation)
     server = serve(request.socket, WorkerService(request.generation, mailbox, progress))
-    is_good = Session(training, partitioned, mailbox, progress).run()
+
+    def make_rank(prepare: worker_pb2.PrepareRequest) -> Rank:
+        return rank_for(prepare, training, partitioned, mailbox, progress)
+
+    is_good = Session(make_rank, mailbox, progress).run()
     progress.wait_delivered(_LAST_WORD_S)
     server.stop(grace=1.0).wait()
     return 0 if is_good else 1

@@ -1,0 +1,56 @@
+import asyncio
+from pathlib import Path
+
+from tests.support.agents import JOB, ToyJob, agent_process
+from tests.support.fake_manager import FakeManager
+from varuna_runtime.spec.layout import Layout
+from varuna_runtime.wire.v1 import agent_pb2, common_pb2
+
+
+async def activate(manager: FakeManager, generation: int, world_size: int) -> None:
+    def prepared() -> list[agent_pb2.RankReport]:
+        return [report for report in manager.of_kind("prepared") if report.generation == generation]
+
+    await manager.until(lambda: len(prepared()) == world_size or bool(manager.of_kind("failed")))
+    assert not manager.of_kind("failed"), manager.of_kind("failed")
+    endpoints = [report.prepared.endpoint for report in sorted(prepared(), key=lambda p: p.rank)]
+    await manager.send(activate=agent_pb2.Activate(job=JOB, generation=generation, endpoints=endpoints))
+
+
+def test_two_ranks_train_to_the_end_and_their_processes_go(tmp_path: Path) -> None:
+    job = ToyJob(tmp_path)
+
+    async def scenario() -> None:
+        async with FakeManager() as manager:
+            with agent_process(manager.address, tmp_path / "n1"):
+                await manager.until(lambda: bool(manager.sessions))
+                plan = job.plan(Layout(stages=2, replicas=1), ("n1",))
+                await manager.send(start=job.start(1, plan))
+                await activate(manager, 1, 2)
+                await manager.until(lambda: manager.gone() == [(JOB, 1)])
+                assert len(manager.of_kind("finished")) == 2, manager.of_kind("failed")
+        steps = [s.step for m in manager.reports if m.HasField("steps") for s in m.steps.steps]
+        assert sorted(set(steps)) == list(range(6))
+        hashes = [report.finished.weights_sha256 for report in manager.of_kind("finished")]
+        assert sorted(map(len, hashes)) == [0, 64]
+        assert [d.durable.step for d in manager.of_kind("durable")][-1] == 6
+
+    asyncio.run(scenario())
+
+
+def test_a_profile_generation_ends_with_a_profile(tmp_path: Path) -> None:
+    job = ToyJob(tmp_path)
+
+    async def scenario() -> None:
+        async with FakeManager() as manager:
+            with agent_process(manager.address, tmp_path / "n1"):
+                await manager.until(lambda: bool(manager.sessions))
+                plan = job.plan(Layout(stages=1, replicas=2), ("n1",))
+                await manager.send(start=job.start(1, plan, kind=common_pb2.GenerationKind.PROFILE))
+                await activate(manager, 1, 2)
+                await manager.until(lambda: manager.gone() == [(JOB, 1)])
+        finished = manager.of_kind("finished")
+        assert len(finished) == 2, manager.of_kind("failed")
+        assert any(b"forward_s" in report.finished.profile_json for report in finished)
+
+    asyncio.run(scenario())

@@ -1,0 +1,82 @@
+"""One rank of a measuring generation: ranks 0 and 1 time the link, then rank 0 times the segments alone."""
+
+import time
+
+import torch
+
+from varuna_runtime.partition import PartitionedModel
+from varuna_runtime.spec import canonical
+from varuna_runtime.spec.profile import LinkCost
+from varuna_runtime.wire.v1 import common_pb2, worker_pb2
+from varuna_runtime.worker.link import Link
+from varuna_runtime.worker.link_probe import measure_link, with_link
+from varuna_runtime.worker.profiling import measure
+from varuna_runtime.worker.progress import Progress
+from varuna_runtime.worker.ranks import Group, RankOrder, device_of
+from varuna_runtime.worker.session import LastWord
+from varuna_runtime.worker.training import Training
+
+
+class ProfileRank:
+    """See `session.Rank`."""
+
+    def __init__(
+        self, order: RankOrder, training: Training, partitioned: PartitionedModel, progress: Progress
+    ) -> None:
+        self._order = order
+        self._training = training
+        self._partitioned = partitioned
+        self._progress = progress
+        self._device = device_of(order.plan.placement[order.rank].index)
+        self._group = Group(order)
+        self._link: Link
+
+    def prepare(self) -> worker_pb2.PrepareReply:
+        """Nothing is loaded."""
+        return worker_pb2.PrepareReply(
+            plan_hash=self._order.plan.hash(), endpoint=self._group.endpoint, resume_step=0
+        )
+
+    def activate(self, endpoints: list[common_pb2.Endpoint]) -> None:
+        """Agree on the plan, then join the group."""
+        self._group.meet(endpoints)
+        self._link = self._group.join(self._device)
+
+    def run(self) -> LastWord:
+        """Measure; only rank 0 has a profile to tell."""
+        self._progress.tell(worker_pb2.WorkerProgress(active=worker_pb2.WorkerActive(step=0)))
+        cost = self._link_cost()
+        profile_json = self._profile_json(cost) if self._order.rank == 0 else b""
+        finished = common_pb2.Finished(step=0, profile_json=profile_json)
+        return LastWord(message=worker_pb2.WorkerProgress(finished=finished))
+
+    def close(self) -> None:
+        """Say goodbye to the peers."""
+        self._link.close()
+        self._group.leave()
+
+    def _link_cost(self) -> LinkCost | None:
+        if self._order.plan.layout.world_size < 2 or self._order.rank > 1:
+            return None
+        return measure_link(self._link, 1 - self._order.rank, clock=time.perf_counter)
+
+    def _profile_json(self, cost: LinkCost | None) -> bytes:
+        nodes = self._order.plan.nodes
+        profile = measure(
+            self._training,
+            self._partitioned,
+            self._order.spec,
+            self._device,
+            device_kind=_kind(self._device),
+            measured_on=nodes[0],
+        )
+        if cost is not None:
+            profile = with_link(profile, cost, measured_on=" and ".join(nodes))
+        return canonical.dumps(profile)
+
+
+def _kind(device: torch.device) -> str:
+    """Return the same words as the agent's."""
+    if device.type == "cuda":
+        return f"cuda:{torch.cuda.get_device_name(device)}"
+    return f"cpu:{torch.backends.cpu.get_cpu_capability().lower()}"

@@ -1,0 +1,141 @@
+"""The two kinds of rank a Prepare can ask for, from what they share: plan, store, rendezvous, group."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch._C._distributed_c10d import TCPStore
+
+from varuna_runtime.partition import PartitionedModel
+from varuna_runtime.spec import canonical
+from varuna_runtime.spec.errors import ModelRefused, PlanMismatch
+from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.spec.layout import Plan
+from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.wire.v1 import common_pb2, worker_pb2
+from varuna_runtime.worker.link import Link
+from varuna_runtime.worker.link.dist import DistLink
+from varuna_runtime.worker.link.group import form_group, host_store, join_store
+from varuna_runtime.worker.rendezvous import Rendezvous
+
+if TYPE_CHECKING:
+    from varuna_runtime.worker.mailbox import Mailbox
+    from varuna_runtime.worker.progress import Progress
+    from varuna_runtime.worker.session import Rank
+    from varuna_runtime.worker.training import Training
+
+_MEET_S = 60.0  # all ranks are prepared by now; longer means that one is gone
+
+
+def rank_for(
+    request: worker_pb2.PrepareRequest,
+    training: "Training",
+    partitioned: PartitionedModel,
+    mailbox: "Mailbox",
+    progress: "Progress",
+) -> "Rank":
+    """Return the rank the request asks for, nothing built yet. Raises VarunaError on an odd request."""
+    from varuna_runtime.worker.profile_rank import ProfileRank
+    from varuna_runtime.worker.train_rank import TrainRank
+
+    order = RankOrder.of(request, partitioned)
+    if request.kind == common_pb2.GenerationKind.PROFILE:
+        return ProfileRank(order, training, partitioned, progress)
+    return TrainRank(order, training, partitioned, mailbox, progress)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOrder:
+    """A Prepare request, parsed and checked."""
+
+    job: str
+    generation: int
+    rank: int
+    plan: Plan
+    spec: JobSpec
+    model: ModelRecord
+    store_url: str
+    resume_step: int | None
+    host: str
+
+    @classmethod
+    def of(cls, request: worker_pb2.PrepareRequest, partitioned: PartitionedModel) -> "RankOrder":
+        """Raises InvalidInput, PlanMismatch, or ModelRefused when the script makes another model here."""
+        plan = canonical.loads(Plan, request.plan_json)
+        model = canonical.loads(ModelRecord, request.model_json)
+        if not 0 <= request.rank < plan.layout.world_size:
+            raise PlanMismatch(f"rank {request.rank} is not in a {plan.layout} plan")
+        if partitioned.record_segments != model.segments:
+            raise ModelRefused(
+                "the script builds another model on this node than it did at submit: "
+                f"{len(partitioned.record_segments)} segments here, {len(model.segments)} then; "
+                "it must depend on its arguments and files only"
+            )
+        return cls(
+            job=request.job,
+            generation=request.generation,
+            rank=request.rank,
+            plan=plan,
+            spec=canonical.loads(JobSpec, request.job_json),
+            model=model,
+            store_url=request.store_url,
+            resume_step=request.resume_step if request.HasField("resume_step") else None,
+            host=request.host,
+        )
+
+
+class Group:
+    """This rank's way to the others; rank 0 serves the store they meet at."""
+
+    def __init__(self, order: RankOrder) -> None:
+        self._order = order
+        self._world_size = order.plan.layout.world_size
+        self._served: TCPStore | None = (
+            host_store(order.host, timeout_s=_MEET_S) if order.rank == 0 else None
+        )
+        self._address = ("", 0)
+        self._rendezvous: Rendezvous | None = None
+
+    @property
+    def endpoint(self) -> common_pb2.Endpoint:
+        """Where the other ranks reach this one; port 0 if it does not listen."""
+        port = self._served.port if self._served is not None else 0
+        return common_pb2.Endpoint(rank=self._order.rank, host=self._order.host, port=port)
+
+    def meet(self, endpoints: list[common_pb2.Endpoint]) -> Rendezvous:
+        """Connect to rank 0 and compare plan and generation."""
+        (first,) = (endpoint for endpoint in endpoints if endpoint.rank == 0)
+        self._address = (first.host, first.port)
+        meeting = Rendezvous(self.connect(), rank=self._order.rank, world_size=self._world_size)
+        meeting.agree("plan", f"{self._order.plan.hash()} of generation {self._order.generation}")
+        self._rendezvous = meeting
+        return meeting
+
+    def connect(self) -> TCPStore:
+        """Return one more connection to rank 0's store."""
+        return join_store(*self._address, timeout_s=_MEET_S)
+
+    def join(self, device: torch.device) -> Link:
+        """Form the process group."""
+        group = form_group(
+            rank=self._order.rank,
+            world_size=self._world_size,
+            host=self._order.host,
+            store=self.connect(),
+            generation=self._order.generation,
+            timeout_s=_MEET_S,
+            device=device,
+        )
+        return DistLink(group, set(range(self._world_size)) - {self._order.rank})
+
+    def leave(self) -> None:
+        """Wait, on rank 0, until nobody needs its store."""
+        if self._rendezvous is not None:
+            self._rendezvous.leave()
+
+
+def device_of(slot: int) -> torch.device:
+    """Return the device of a slot: its GPU where there are any, else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", slot % torch.cuda.device_count())
+    return torch.device("cpu")

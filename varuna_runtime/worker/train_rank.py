@@ -1,0 +1,144 @@
+"""One rank of a training generation: engine, checkpoints, drain, last word."""
+
+import time
+from typing import cast
+
+from varuna_runtime.checkpoint import TcpStoreExchange
+from varuna_runtime.checkpoint.exchange import KeyValueStore
+from varuna_runtime.checkpoint.writer import CheckpointWriter
+from varuna_runtime.partition import PartitionedModel
+from varuna_runtime.spec.manifest import manifest_key
+from varuna_runtime.store import open_store
+from varuna_runtime.wire.v1 import common_pb2, worker_pb2
+from varuna_runtime.worker.engine import RankEngine
+from varuna_runtime.worker.link.late import LateLink
+from varuna_runtime.worker.mailbox import Mailbox
+from varuna_runtime.worker.progress import Progress
+from varuna_runtime.worker.ranks import Group, RankOrder, device_of
+from varuna_runtime.worker.resuming import Resumption
+from varuna_runtime.worker.saving import SavePolicy, Saver
+from varuna_runtime.worker.session import LastWord
+from varuna_runtime.worker.signals import StepDone, Waiting
+from varuna_runtime.worker.training import Training, resolve
+
+
+class TrainRank:
+    """See `session.Rank`."""
+
+    def __init__(
+        self,
+        order: RankOrder,
+        training: Training,
+        partitioned: PartitionedModel,
+        mailbox: Mailbox,
+        progress: Progress,
+    ) -> None:
+        self._order = order
+        self._mailbox = mailbox
+        self._progress = progress
+        self._device = device_of(order.plan.placement[order.rank].index)
+        self._link = LateLink(order.rank)
+        self._store = open_store(order.store_url)
+        self._group = Group(order)
+        self._engine = RankEngine(
+            training,
+            resolve(training, order.spec),
+            partitioned,
+            order.plan,
+            self._link,
+            device=self._device,
+        )
+        self._resumption = Resumption(self._store, order.job, order.model, self._engine, self._device)
+        self._saver: Saver
+
+    def prepare(self) -> worker_pb2.PrepareReply:
+        """Load the newest complete checkpoint."""
+        step = self._resumption.load_newest(self._order.resume_step)
+        return worker_pb2.PrepareReply(
+            plan_hash=self._order.plan.hash(), endpoint=self._group.endpoint, resume_step=step
+        )
+
+    def activate(self, endpoints: list[common_pb2.Endpoint]) -> None:
+        """Agree on plan and step, then join the group."""
+        meeting = self._group.meet(endpoints)
+        agreed = min(int(word) for word in meeting.gather("step", str(self._engine.step)))
+        if agreed != self._engine.step:
+            self._resumption.load_step(agreed)
+        self._link.attach(self._group.join(self._device))
+        self._saver = self._make_saver()
+
+    def run(self) -> LastWord:
+        """Run step by step until the end, or until all ranks agree to stop."""
+        active = worker_pb2.WorkerActive(step=self._engine.step)
+        self._progress.tell(worker_pb2.WorkerProgress(active=active))
+        while self._engine.step < self._engine.num_steps:
+            done = self._step()
+            self._saver.poll()
+            if done.drain:
+                self._saver.settle()
+                drained = common_pb2.Drained(step=self._engine.step)
+                return LastWord(message=worker_pb2.WorkerProgress(drained=drained))
+            if done.checkpoint:
+                self._saver.begin()
+        self._saver.settle()
+        digest = self._engine.weights_sha256()
+        finished = common_pb2.Finished(
+            step=self._engine.step, weights_sha256=digest if self._order.rank == 0 else ""
+        )
+        return LastWord(message=worker_pb2.WorkerProgress(finished=finished))
+
+    def close(self) -> None:
+        """Say goodbye to the peers; rank 0 stays until the last has."""
+        self._saver.close()
+        self._link.close()
+        self._group.leave()
+
+    def _step(self) -> StepDone:
+        began_s = time.monotonic()
+        self._progress.step_begins(self._engine.step)
+        if self._order.rank == 0 and self._saver.is_due:
+            self._engine.request(checkpoint=True)
+        while not isinstance(signal := self._engine.advance(), StepDone):
+            if self._mailbox.is_draining:
+                self._engine.request(drain=True)
+            if isinstance(signal, Waiting):
+                self._link.wait()
+        self._progress.step_ends(_told(signal, time.monotonic() - began_s))
+        return signal
+
+    def _make_saver(self) -> Saver:
+        writer = CheckpointWriter(
+            self._store,
+            job=self._order.job,
+            generation=self._order.generation,
+            rank=self._order.rank,
+            layout=self._order.plan.layout,
+            model=self._order.model,
+            exchange=TcpStoreExchange(cast(KeyValueStore, self._group.connect())),  # its stub knows no bytes
+            keep=self._order.spec.checkpoint.keep,
+        )
+        policy = SavePolicy(
+            interval_steps=self._order.spec.checkpoint.interval_steps,
+            last_step=self._engine.step,
+            last_s=time.monotonic(),
+        )
+        return Saver(self._engine, writer, policy, clock=time.monotonic, on_durable=self._tell_durable)
+
+    def _tell_durable(self, step: int) -> None:
+        """One rank's word is enough: the manifest is the same for all."""
+        if self._order.rank == 0:
+            durable = common_pb2.Durable(step=step, manifest_key=manifest_key(self._order.job, step))
+            self._progress.tell(worker_pb2.WorkerProgress(durable=durable))
+
+
+def _told(done: StepDone, step_s: float) -> common_pb2.StepDone:
+    return common_pb2.StepDone(
+        step=done.record.step,
+        loss_hex=done.record.loss_hex,
+        loss=done.loss,
+        weight=done.record.weight,
+        samples=done.record.samples,
+        step_s=step_s,
+        grad_norm=done.grad_norm,
+        learning_rate=done.learning_rate,
+    )
