@@ -29,7 +29,9 @@ def plan_of(
     cuts = [share(num_segments, num_stages, s) for s in range(num_stages)]
     return Plan(
         layout=Layout(stages=num_stages, replicas=replicas),
-        stages=tuple(Stage(first=c.start, last=c.stop, recompute=recompute and c is not cuts[-1]) for c in cuts),
+        stages=tuple(
+            Stage(first=c.start, last=c.stop, recompute=recompute and c is not cuts[-1]) for c in cuts
+        ),
         schedule=schedule,
         batch=batch,
         placement=tuple(Slot(node=f"n{r}", index=0) for r in range(num_stages * replicas)),

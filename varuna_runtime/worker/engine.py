@@ -64,14 +64,7 @@ class RankEngine:
         self._settings, self._model, self._plan, self._link = settings, model, plan, link
         self._stage, self._replica = layout.stage_of(link.rank), layout.replica_of(link.rank)
         self._peers = [layout.rank(stage=self._stage, replica=d) for d in range(layout.replicas)]
-        self._source = SampleSource(
-            training.dataset,
-            collate=training.collate,
-            seed=settings.seed,
-            shuffle=settings.shuffle,
-            batch_size=settings.batch_size,
-            total_samples=settings.total_samples,
-        )
+        self._source = SampleSource.of(training, settings)
         self._device = device or torch.device("cpu")
         self._built = build_stage(training, settings, model, plan.stages[self._stage], self._device)
         self._ties = tie_exchange(self._stage, plan.stages, model.tied)

@@ -1,0 +1,78 @@
+"""Weights, optimizer state, statistics and losses are the same bits on every layout (contracts E2-E7)."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from tests.support import toys
+from tests.support.fleet import Fleet, Snapshot, assert_equal_bits
+from varuna_runtime.spec.job import Precision
+from varuna_runtime.spec.layout import ScheduleKind
+from varuna_runtime.worker.training import Training
+
+LAYOUTS = ["2x1", "1x2", "2x2", "4x1", "1x3", "3x1", "2x3"]
+NUM_STEPS = 3
+MAKERS: dict[str, tuple[Callable[..., Training], dict[str, Any]]] = {
+    "dropout": (toys.mlp_training, {}),
+    "batch norm": (toys.batch_norm_training, {"micro_batch_size": 3}),
+    "tied": (toys.tied_training, {}),
+    "bfloat16": (toys.tied_training, {"precision": Precision.BF16}),
+    "one leaf a replica": (toys.mlp_training, {"virtual_replicas": 3}),
+    "five leaves": (toys.mlp_training, {"virtual_replicas": 5}),
+    "micro-batches of one": (toys.tied_training, {"micro_batch_size": 1, "virtual_replicas": 8}),
+}
+
+
+def fleet(kind: str, layout: str, **changes: Any) -> Fleet:
+    make, settings = MAKERS[kind]
+    return Fleet(make(), layout, **(settings | changes))
+
+
+@lru_cache
+def alone(kind: str) -> Snapshot:
+    return fleet(kind, "1x1").train(NUM_STEPS)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_gives_the_bits_of_one_process(kind: str, layout: str) -> None:
+    assert_equal_bits(fleet(kind, layout).train(NUM_STEPS, seed=1), alone(kind))
+
+
+@pytest.mark.parametrize("schedule", ScheduleKind)
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("kind", ["dropout", "batch norm", "tied"])
+def test_schedule_and_recompute_leave_the_bits_alone(
+    kind: str, schedule: ScheduleKind, recompute: bool
+) -> None:
+    ran = fleet(kind, "3x2", schedule=schedule, recompute=recompute).train(NUM_STEPS)
+    assert_equal_bits(ran, alone(kind))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_in_which_ranks_run_leaves_the_bits_alone(seed: int) -> None:
+    assert_equal_bits(fleet("tied", "2x3").train(NUM_STEPS, seed=seed), alone("tied"))
+
+
+@pytest.mark.parametrize("kind", ["dropout", "batch norm", "tied"])
+@pytest.mark.parametrize(("first", "then"), [("1x1", "2x3"), ("2x2", "4x1"), ("1x3", "1x1"), ("4x1", "3x2")])
+def test_resuming_at_another_layout_gives_the_bits_of_an_undisturbed_run(
+    kind: str, first: str, then: str
+) -> None:
+    resumed = fleet(kind, then)
+    resumed.resume(fleet(kind, first).train(1))
+    steps = resumed.train(NUM_STEPS - 1)
+    assert steps.tensors.keys() == alone(kind).tensors.keys()
+    assert all(tensor.equal(alone(kind).tensors[name]) for name, tensor in steps.tensors.items())
+    assert steps.trainer == alone(kind).trainer
+    assert steps.steps == alone(kind).steps[1:]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_short_last_step_leaves_replicas_without_work_and_the_bits_alone(layout: str) -> None:
+    whole = fleet("dropout", "1x1", total_samples=13).train(2)
+    ran = fleet("dropout", layout, total_samples=13).train(2)
+    assert whole.steps[1].record.samples == 2
+    assert_equal_bits(ran, whole)
