@@ -110,3 +110,19 @@ def test_sweep_keeps_objects(store: Store) -> None:
     store.sweep("a", before="z")
     store.sweep("nothing/there", before="z")
     assert store.get("a/b/c") == b"x"
+
+
+def test_a_prefix_of_objects_is_no_object(store: Store) -> None:
+    store.put("a/b/c", b"x")
+    assert not store.exists("a/b")
+    for call in (store.get, store.size, lambda key: store.get_range(key, 0, 1)):
+        with pytest.raises(ObjectMissing):
+            call("a/b")
+    store.delete(["a/b"])
+    assert store.list("a") == ("a/b/c",)
+
+
+def test_a_prefix_may_also_name_an_object(store: Store) -> None:
+    store.put("a", b"x")
+    assert store.list("a") == ()
+    assert store.list("a/b") == ()

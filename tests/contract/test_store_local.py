@@ -52,3 +52,14 @@ def test_other_urls_are_refused(url: str) -> None:
 def test_a_quoted_path_is_unquoted(tmp_path: Path) -> None:
     open_store(f"file://{tmp_path}/with%20space").put("k", b"v")
     assert (tmp_path / "with space" / "k").read_bytes() == b"v"
+
+
+def test_cloud_urls_open_without_a_request() -> None:
+    assert open_store("s3://bucket/prefix")
+    assert open_store("gs://bucket/prefix")
+
+
+def test_a_cloud_store_without_its_configuration_is_a_store_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(StoreError, match="cannot open the store az://container"):
+        open_store("az://container/prefix")
