@@ -1,23 +1,30 @@
-"""Measures the segments of a job through the stage runner of the engine; holds one segment at a time."""
+"""Measures the segments of a job through the stage runner of the engine; holds one segment at a time.
 
+A subprocess: `python -m varuna_runtime.worker.profiling --job JOB.json --workdir DIR --fd N ENTRY ARGS...`.
+"""
+
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from varuna_runtime.partition import PartitionedModel
+from varuna_runtime.partition import PartitionedModel, cut
 from varuna_runtime.spec.batches import micro_batch_rows
+from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Stage
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import LinkCost, Profile, SegmentCost, SegmentProfile
 from varuna_runtime.worker.build import BuiltStage, build_stage
 from varuna_runtime.worker.data import SampleSource
+from varuna_runtime.worker.hosts import ScriptStopped
+from varuna_runtime.worker.inspection import main
 from varuna_runtime.worker.stage import MicroBatch
 from varuna_runtime.worker.training import ResolvedTraining, Training, resolve
 
@@ -44,6 +51,36 @@ class _Boundary:
 class _OptimizerCost:
     step_s: float
     state_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
+    """What one look at a script on this machine shows."""
+
+    model: ModelRecord
+    profile: Profile
+
+
+class ProfileHost:
+    """Takes the first `varuna.train` call, measures the model on this machine and stops the script."""
+
+    def __init__(self, spec: JobSpec | None) -> None:
+        if spec is None:
+            raise InvalidInput(
+                "a profile needs a job: it fixes batch size, precision and threads; give --job"
+            )
+        self._spec = spec
+        self.answer: object | None = None
+
+    def run(self, training: Training) -> NoReturn:
+        """Measure; never returns."""
+        settings = resolve(training, self._spec)
+        torch.set_num_threads(settings.threads)
+        partitioned = cut(training.model)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        profile = measure(training, partitioned, self._spec, device)
+        self.answer = Profiled(model=_record(partitioned, settings), profile=profile)
+        raise ScriptStopped
 
 
 def measure(
@@ -250,3 +287,7 @@ def _num_bytes(tensors: Iterable[Tensor]) -> int:
 
 def _micro(entering: _Boundary) -> MicroBatch:
     return MicroBatch(step=0, index=0, rows=entering.rows, virtual_replica=0, ends_virtual_replica=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], ProfileHost))
