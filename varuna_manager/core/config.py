@@ -10,15 +10,15 @@ class CoreConfig:
     """Every time-out and limit of the core; the order of the time-outs is checked.
 
     A shorter step must always be able to end before the longer one that waits for it gives up:
-    beat < lease < activate <= prepare <= profile, lease < restart lease, notice margin < drain.
+    beat < lease <= activate <= prepare <= profile, lease <= drain, notice margin <= drain.
     """
 
     beat_s: float = 0.3
     """How often an agent is heard."""
     lease_s: float = 3.0
     """A node that is not heard for this long is lost."""
-    restart_lease_s: float = 10.0
-    """How long nodes have to come back after the manager started again."""
+    restart_grace_s: float = 7.0
+    """Nodes have this much longer than the lease to come back after the manager started again."""
     find_timeout_s: float = 60.0
     """FindProfile unanswered for this long is asked again."""
     plan_timeout_s: float = 120.0
@@ -47,8 +47,6 @@ class CoreConfig:
     """Failed generations in a row, whatever the cause, without durable progress; one more ends the job."""
     durable_announce_s: float = 30.0
     """A job's durable steps are announced at most this often."""
-    tick_gap_s: float = 1.5
-    """If the manager itself stood still for longer, its silence is not held against the nodes."""
     forget_window_s: float = 600.0
     """After a restart, nodes are told again to forget the jobs that ended within this time."""
     gone_memory_s: float = 3600.0
@@ -58,8 +56,6 @@ class CoreConfig:
         """Refuse time-outs in an order in which a node could never get back in."""
         chain = (
             ("beat_s x 3", self.beat_s * 3, "lease_s", self.lease_s),
-            ("tick_gap_s", self.tick_gap_s, "lease_s", self.lease_s),
-            ("lease_s", self.lease_s, "restart_lease_s", self.restart_lease_s),
             ("lease_s", self.lease_s, "activate_timeout_s", self.activate_timeout_s),
             ("activate_timeout_s", self.activate_timeout_s, "prepare_timeout_s", self.prepare_timeout_s),
             ("prepare_timeout_s", self.prepare_timeout_s, "profile_timeout_s", self.profile_timeout_s),
@@ -78,3 +74,13 @@ class CoreConfig:
                     f"{small_name} is {small:g} and {large_name} is {large:g}: "
                     f"wanted 0 < {small_name} <= {large_name}; raise {large_name} or lower the other"
                 )
+
+    @property
+    def restart_lease_s(self) -> float:
+        """How long nodes have to come back after the manager started again."""
+        return self.lease_s + self.restart_grace_s
+
+    @property
+    def tick_gap_s(self) -> float:
+        """If the manager itself stood still for longer, the silence is its own and not the nodes'."""
+        return self.lease_s / 2

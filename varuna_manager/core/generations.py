@@ -52,9 +52,10 @@ def ask(change: Change, job: Job) -> None:
 
 
 def start_profile(change: Change, job: Job) -> None:
-    """Start a PROFILE generation on up to two nodes."""
+    """Start a PROFILE generation on one slot of two nodes, or on up to two slots of a single one."""
     nodes = pool.usable(change.state, job)[:2]
-    slots = tuple(Slot(node=n.node, index=0) for n in nodes)
+    per_node = 1 if len(nodes) == 2 else min(2, nodes[0].slots)
+    slots = tuple(Slot(node=n.node, index=i) for n in nodes for i in range(per_node))
     batch = policy.profile_batch(job, len(slots))
     job = start(change, job, Kind.PROFILE, policy.profile_plan(job.model, slots, batch))
     deadline_s = change.at_s + change.config.profile_timeout_s
