@@ -1,6 +1,7 @@
 """What the ranks tell each other about a save, as over a RecordExchange; decides nothing (torch-free)."""
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from varuna_runtime.checkpoint.assembly import RankRecord
@@ -31,10 +32,10 @@ class Meeting:
         """Tell rank 0 what this rank did for a save."""
         self._exchange.put(_key(save, record.rank), canonical.dumps(record))
 
-    def records(self, save: int) -> tuple[RankRecord, ...]:
+    def records(self, save: int, ranks: Iterable[int]) -> dict[int, RankRecord]:
         """Return the records that are there by now, by rank."""
-        found = (self._exchange.get(_key(save, rank)) for rank in range(self._world_size))
-        return tuple(canonical.loads(RankRecord, value) for value in found if value is not None)
+        found = ((rank, self._exchange.get(_key(save, rank))) for rank in ranks)
+        return {rank: canonical.loads(RankRecord, value) for rank, value in found if value is not None}
 
     def announce(self, outcome: Outcome) -> None:
         """On rank 0: tell every rank, then drop the records of the save."""

@@ -228,15 +228,21 @@ class CheckpointWriter:
 
     def _collect(self, number: int) -> tuple[RankRecord, ...] | Incomplete:
         deadline_s = self._clock() + self._patience.collect_s
-        while len(records := self._meeting.records(number)) < self._layout.world_size:
-            if failed := [record for record in records if record.error]:
+        records: dict[int, RankRecord] = {}
+        while missing := [rank for rank in range(self._layout.world_size) if rank not in records]:
+            found = self._meeting.records(number, missing)
+            if failed := [record for record in found.values() if record.error]:
                 return Incomplete(reason=f"rank {failed[0].rank} {failed[0].error}")
-            if self._clock() > deadline_s or self._is_closed:
-                missing = sorted(set(range(self._layout.world_size)) - {record.rank for record in records})
+            records |= found
+            if not found and (self._clock() > deadline_s or self._is_closed):
                 return Incomplete(reason=f"no record of ranks {missing} in time")
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_closed, self._patience.poll_s)
-        return records
+            if not found:
+                self._pause()
+        return tuple(records[rank] for rank in sorted(records))
+
+    def _pause(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed, self._patience.poll_s)
 
     def _prune(self, step: int) -> None:
         try:
