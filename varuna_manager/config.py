@@ -5,13 +5,11 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
-from ruamel.yaml.error import YAMLError
+from pydantic import BaseModel, ConfigDict, Field
 
 from varuna_manager.home import Home
 from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.spec.yamlfile import Located, read
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -61,18 +59,15 @@ def default_home() -> Home:
 def load(path: Path) -> ManagerConfig:
     """Return the settings in a YAML file; InvalidInput names every mistake with its line."""
     try:
-        found = YAML(typ="rt").load(path.read_text()) or CommentedMap()
-    except OSError as err:
-        raise InvalidInput(f"{path}: cannot be read: {err.strerror}") from err
-    except (YAMLError, UnicodeDecodeError) as err:
-        raise InvalidInput(f"{path}: not valid YAML: {err}") from err
-    if not isinstance(found, CommentedMap):
-        raise InvalidInput(f"{path}: seen {type(found).__name__}, wanted a mapping of settings")
-    try:
-        return checked(ManagerConfig.model_validate(dict(found)))
-    except ValidationError as err:
-        lines = {str(key): found.lc.key(key)[0] + 1 for key in found}
-        raise InvalidInput("\n".join(_mistakes(path, err, lines))) from err
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as err:
+        raise InvalidInput(f"{path}: cannot be read: {err}") from err
+    if all(line.lstrip().startswith(("#", "---")) or not line.strip() for line in text.splitlines()):
+        return checked(ManagerConfig())
+    found = read(ManagerConfig, text, source=str(path))
+    if isinstance(found, Located):
+        return checked(found.value)
+    raise InvalidInput("\n".join(map(str, found)))
 
 
 def checked(config: ManagerConfig) -> ManagerConfig:
@@ -94,11 +89,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _mistakes(path: Path, err: ValidationError, lines: dict[str, int]) -> list[str]:
-    found = [(lines.get(str(e["loc"][0]), 1), str(e["loc"][0]), e) for e in err.errors()]
-    return [
-        f"{path}:{line}: {key}: seen {e['input']!r}; {e['msg']}"
-        for line, key, e in sorted(found, key=lambda f: f[:2])
-    ]

@@ -1,0 +1,59 @@
+"""manager.yaml is refused with its line, and never opens an unprotected port by accident."""
+
+from pathlib import Path
+
+import pytest
+
+from varuna_manager.config import ManagerConfig, checked, load
+from varuna_runtime.spec.errors import InvalidInput
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "manager.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_an_empty_file_means_the_embedded_defaults(tmp_path: Path) -> None:
+    assert load(written(tmp_path, "")) == ManagerConfig()
+    assert load(written(tmp_path, "---\n# port: 1\n\n")) == ManagerConfig()
+
+
+def test_the_store_is_below_the_home_by_default() -> None:
+    assert ManagerConfig(home="/var/lib/varuna").store_url == "file:///var/lib/varuna/store"
+    assert ManagerConfig(store="s3://bucket/x").store_url == "s3://bucket/x"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("host: 127.0.0.1\nprot: 1\n", r"manager\.yaml:2: prot: .*did you mean `port`"),
+        ("port: '80'\n", r'manager\.yaml:1: port: seen .*80"'),
+        ("port: 70000\n", r"manager\.yaml:1: port: seen .*70000"),
+        ("home: /x\nbeat_s: 0\n", r'manager\.yaml:2: beat_s: seen "0"'),
+        ("port: 1\nport: 2\n", r"manager\.yaml:2: port: "),
+        ("- a\n", "wanted a mapping"),
+        ("host: [\n", r"manager\.yaml:\d"),
+        ("host: 0.0.0.0\n", "insecure_plaintext"),
+        ("host: manager.example.org\n", "insecure_plaintext"),
+        ("beat_s: 2.0\nlease_s: 3.0\n", "at least 3 x beat_s"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        load(written(tmp_path, text))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"nowhere\.yaml: cannot be read"):
+        load(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
+def test_loopback_needs_no_permission(host: str) -> None:
+    assert checked(ManagerConfig(host=host)).host == host
+
+
+def test_plaintext_beyond_loopback_must_be_asked_for() -> None:
+    config = ManagerConfig(host="10.0.0.1", insecure_plaintext=True)
+    assert checked(config) == config

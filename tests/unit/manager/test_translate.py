@@ -1,0 +1,171 @@
+"""Between the wire and the core nothing is lost and nothing odd gets in."""
+
+import pytest
+
+from tests.support.fake_agent import profile_of
+from tests.support.manager_process import model, submission
+from varuna_manager.core import actions, events
+from varuna_manager.rpc import translate
+from varuna_runtime.spec import canonical
+from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
+from varuna_runtime.wire.v1 import agent_pb2, common_pb2
+
+HEAD = {"at_s": 5.0, "job": "j", "generation": 2, "rank": 1}
+HELLO = {"node": "n-1", "incarnation": "i", "slots": 2, "memory_bytes": 10, "device_kind": "cpu:x"}
+
+
+def ranks(**body: object) -> tuple[events.Durable, ...]:
+    report = agent_pb2.RankReport(job="j", generation=2, rank=1, **body)  # type: ignore[arg-type]
+    return translate.rank_events(report, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "event"),
+    [
+        ({"ready": agent_pb2.Ready()}, events.RankReady(**HEAD)),
+        ({"active": agent_pb2.Active(step=3)}, events.RankActive(**HEAD, step=3)),
+        ({"drained": common_pb2.Drained(step=4)}, events.RankDrained(**HEAD, step=4)),
+        (
+            {"durable": common_pb2.Durable(step=4)},
+            events.StepDurable(at_s=5.0, job="j", generation=2, step=4),
+        ),
+        (
+            {"finished": common_pb2.Finished(step=9, weights_sha256="w")},
+            events.RankFinished(**HEAD, step=9, weights_sha256="w"),
+        ),
+        (
+            {
+                "prepared": agent_pb2.Prepared(
+                    plan_hash="p", resume_step=3, endpoint=common_pb2.Endpoint(rank=1, host="h", port=7)
+                )
+            },
+            events.RankPrepared(
+                **HEAD,
+                plan_hash="p",
+                endpoint=events.Endpoint(rank=1, host="h", port=7),
+                resume_step=3,
+            ),
+        ),
+    ],
+)
+def test_a_report_is_the_event_of_its_kind(body: dict[str, object], event: events.Durable) -> None:
+    assert ranks(**body) == (event,)
+
+
+@pytest.mark.parametrize("cause", list(events.Cause))
+def test_every_cause_survives_the_wire(cause: events.Cause) -> None:
+    wire = common_pb2.FailureCause.Value(cause.value.upper())
+    (failed,) = ranks(failed=common_pb2.Failure(cause=wire, message="m", detail="d"))
+    assert isinstance(failed, events.RankFailed)
+    assert (failed.cause, failed.message, failed.detail) == (cause, "m", "d")
+
+
+def test_a_cause_this_version_does_not_know_counts_as_a_crash() -> None:
+    (failed,) = ranks(failed=common_pb2.Failure())
+    assert isinstance(failed, events.RankFailed)
+    assert failed.cause is events.Cause.WORKER_CRASH
+
+
+def test_a_traceback_is_bounded() -> None:
+    (failed,) = ranks(failed=common_pb2.Failure(detail="x" * 10**6))
+    assert isinstance(failed, events.RankFailed)
+    assert len(failed.detail) == 64 * 2**10
+
+
+def test_a_measured_profile_comes_before_its_rank_is_finished() -> None:
+    profile = profile_of(model())
+    ready, finished = ranks(finished=common_pb2.Finished(profile_json=canonical.dumps(profile)))
+    assert ready == events.ProfileReady(at_s=5.0, job="j", profile=profile)
+    assert isinstance(finished, events.RankFinished)
+
+
+def test_an_unreadable_profile_is_a_failed_start_with_the_reason() -> None:
+    (failed,) = ranks(finished=common_pb2.Finished(profile_json=b"{"))
+    assert isinstance(failed, events.RankFailed)
+    assert failed.cause is events.Cause.START_FAILED
+    assert "Profile" in failed.detail
+
+
+def test_an_empty_report_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="empty report"):
+        ranks()
+
+
+def test_a_notice_is_a_deadline_on_our_clock_and_can_be_withdrawn() -> None:
+    given = translate.notice(agent_pb2.NoticeReport(seconds_left=30, source="file"), "n", "i", 5.0)
+    assert given == events.NoticeReceived(at_s=5.0, node="n", incarnation="i", deadline_s=35.0, source="file")
+    withdrawn = translate.notice(agent_pb2.NoticeReport(cancelled=True), "n", "i", 5.0)
+    assert withdrawn == events.NoticeCancelled(at_s=5.0, node="n", incarnation="i")
+
+
+def test_a_hello_is_a_join() -> None:
+    running = [agent_pb2.Running(job="j", generation=2, ranks=[1, 0])]
+    joined = translate.joined(agent_pb2.Hello(**HELLO, running=running), 5.0)  # type: ignore[arg-type]
+    assert (joined.node, joined.slots, joined.device_kind) == ("n-1", 2, "cpu:x")
+    assert joined.running == (events.Running(job="j", generation=2, ranks=(0, 1)),)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"node": "../x"}, "node: seen"),
+        ({"node": ""}, "node: seen"),
+        ({"incarnation": ""}, "incarnation"),
+        ({"incarnation": "i" * 129}, "incarnation"),
+        ({"slots": 0}, "slots: seen 0"),
+        ({"slots": 2000}, "slots: seen 2000"),
+        ({"memory_bytes": 0}, "memory_bytes: seen 0"),
+    ],
+)
+def test_an_improper_hello_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        translate.joined(agent_pb2.Hello(**{**HELLO, **change}), 5.0)  # type: ignore[arg-type]
+
+
+def test_a_start_carries_everything_a_node_needs() -> None:
+    plan = Plan(
+        layout=Layout(stages=1, replicas=1),
+        stages=(Stage(first=0, last=2, recompute=False),),
+        schedule=ScheduleKind.GPIPE,
+        batch=BatchShape(batch_size=8, micro_batch_size=4, virtual_replicas=1),
+        placement=(Slot(node="n", index=0),),
+        predicted_step_s=0.1,
+    )
+    action = actions.StartRanks(
+        node="n",
+        incarnation="i",
+        job="j",
+        generation=3,
+        kind=actions.Kind.TRAIN,
+        plan=plan,
+        spec=submission("b").spec,
+        model=model(),
+        bundle="b",
+        ranks=(0,),
+        resume_step=None,
+    )
+    start = translate.start(action, store_url="file:///s", secrets={"A": "x"}, generation_secret="g").start
+    assert canonical.loads(Plan, start.plan_json).hash() == plan.hash()
+    assert (start.kind, list(start.ranks), start.bundle) == (common_pb2.TRAIN, [0], "b")
+    assert (start.store_url, start.bundle_store_url) == ("file:///s", "file:///s")
+    assert not start.HasField("resume_step")
+    assert (dict(start.secrets), start.generation_secret) == ({"A": "x"}, "g")
+
+
+@pytest.mark.parametrize(
+    ("action", "body"),
+    [
+        (actions.ForgetJob(node="n", incarnation="i", job="j"), "forget"),
+        (actions.ReleaseNode(node="n", incarnation="i", reason="r"), "leave"),
+        (actions.FenceNode(node="n", incarnation="i", reason="r"), "fenced"),
+        (actions.AbortRanks(node="n", incarnation="i", job="j", generation=1, reason="r"), "abort"),
+        (actions.ActivateRanks(node="n", incarnation="i", job="j", generation=1, endpoints=()), "activate"),
+        (
+            actions.DrainRanks(node="n", incarnation="i", job="j", generation=1, within_s=2.0, reason="r"),
+            "drain",
+        ),
+    ],
+)
+def test_an_action_is_the_message_of_its_kind(action: translate.Command, body: str) -> None:
+    assert translate.command(action).WhichOneof("body") == body
