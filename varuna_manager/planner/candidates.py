@@ -103,5 +103,6 @@ def _micro_batch_sizes(request: PlanRequest) -> tuple[int, ...]:
     wanted = request.spec.micro_batch_size
     if isinstance(wanted, int):
         return (min(wanted, request.spec.batch_size),)
-    sizes = [at.micro_batch_size for at in request.profile.by_micro_batch]
-    return tuple(sorted((size for size in sizes if size <= request.spec.batch_size), reverse=True))
+    most = request.spec.batch_size
+    sizes = [at.micro_batch_size for at in request.profile.by_micro_batch if at.micro_batch_size <= most]
+    return tuple(sorted(sizes, reverse=True)) or (most,)

@@ -48,12 +48,16 @@ def _line(best: Scored, shape: Shape, index: int, stage: Stage) -> StageLine:
 
 
 def _rivals(best: Scored, others: Sequence[Scored], choices: Sequence[Shape]) -> tuple[Rival, ...]:
-    """Return the closest losers and, at the end, a few that do not fit; one line per layout and schedule."""
+    """Return the closest losers and, at the end, a few that do not fit.
+
+    One line per layout and schedule; where the bound was enough, one per layout.
+    """
     close: dict[tuple[str, str, int], Rival] = {}
     unfit: dict[tuple[str, str, int], Rival] = {}
     for other in others:
         rival = _rival(best, other, choices)
-        name = (rival.layout, rival.schedule, rival.micro_batch_size)
+        schedule = rival.schedule if other.simulation else ""
+        name = (rival.layout, schedule, rival.micro_batch_size)
         if name not in close:
             (unfit if isinf(other.step_s) else close).setdefault(name, rival)
     tail = list(unfit.values())[:UNFIT_MAX]

@@ -183,3 +183,9 @@ def test_the_explanation_names_rivals_and_stages() -> None:
     assert all(rival.reason for rival in why.rivals)
     assert all(r.predicted_step_s >= made.predicted_step_s * (1 - 1e-8) for r in why.rivals)
     assert 0 <= why.bubble_share < 1
+
+
+def test_a_batch_below_every_measured_size_is_one_micro_batch() -> None:
+    spec = job(batch_size=3, micro_batch_size="auto")
+    made, _ = planned(request(spec, UNEVEN, nodes(2), measured=profile(UNEVEN, sizes=(4, 8))))
+    assert made.batch == BatchShape(batch_size=3, micro_batch_size=3, virtual_replicas=1)

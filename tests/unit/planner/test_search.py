@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.planning import FREE_LINK, KIND, UNEVEN, job, nodes, planned, profile, request
+from tests.support.planning import FREE_LINK, KIND, UNEVEN, job, nodes, planned, profile, request, segment
 from tests.support.planning_checks import check_invariants
 from varuna_manager.planner import PlannableNode, PlanRequest, plan
 from varuna_manager.planner.candidates import shapes
 from varuna_manager.planner.pipeline import pipeline
 from varuna_manager.planner.pools import pools
+from varuna_manager.planner.search import search
 from varuna_manager.planner.simulate import simulate
 from varuna_runtime.spec.job import JobSpec, LayoutChoice, Nodes
 from varuna_runtime.spec.layout import Layout, Plan, ScheduleKind, Stage
@@ -142,3 +143,15 @@ def every_cut_s(asked: PlanRequest, layout: Layout) -> float:
         for schedule in ScheduleKind
     ]
     return min(steps)
+
+
+def test_a_hundred_nodes_and_48_segments_need_few_simulations() -> None:
+    costs = [segment(param_bytes=2**26, saved_bytes=2**28) for _ in range(48)]
+    spec = job(batch_size=1024, micro_batch_size="auto", nodes={"max": 100})
+    asked = request(spec, costs, nodes(100), measured=profile(costs, sizes=(1, 2, 4, 8)))
+    searched = search(asked, shapes(asked), pools(asked.nodes, 100))
+    assert searched.best is not None
+    simulated = [one for one in searched.others if one.simulation is not None]
+    assert len(searched.others) > 2000
+    assert len(simulated) < 40
+    assert searched.bound_s <= searched.best.step_s

@@ -101,6 +101,18 @@ def test_a_small_time_budget_leaves_the_larger_sizes_out() -> None:
     assert [at.micro_batch_size for at in found.by_micro_batch] == [1]
 
 
+def test_a_size_that_does_not_fit_the_device_ends_the_measurement() -> None:
+    def loss(output: torch.Tensor, batch: Any) -> torch.Tensor:
+        if len(output) > 2:
+            raise torch.OutOfMemoryError("as CUDA says it")
+        return output.mean()
+
+    found = measured(mlp_training(loss=loss), micro_batch_size="auto")
+    assert [at.micro_batch_size for at in found.by_micro_batch] == [1, 2]
+    with pytest.raises(torch.OutOfMemoryError):
+        measured(mlp_training(loss=loss), micro_batch_size=4)
+
+
 def test_every_segment_is_materialised_once_and_alone() -> None:
     training = mlp_training()
     model = cut(training.model)
