@@ -3,6 +3,7 @@
 It imports nothing of worker or partition: random keys and batches come in as data.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class Oracle:
     def _sum(self, micro: list[Tensor]) -> Tensor:
         virtual = min(self.virtual_replicas, len(micro))
         edges = [v * len(micro) // virtual for v in range(virtual + 1)]
-        leaves = [in_order(micro[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+        leaves = [in_order(micro[a:b]) for a, b in itertools.pairwise(edges)]
         return self.across(leaves)
 
     def _clip(self, gradients: dict[str, Tensor]) -> None:

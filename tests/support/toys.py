@@ -130,37 +130,37 @@ def cosine(optimizer: torch.optim.Optimizer) -> Any:
 
 def mlp_training(**changes: Any) -> Training:
     return _training(
-        dict(
-            model=dropout_mlp,
-            loss=squared_error,
-            optimizer=adamw,
-            scheduler=cosine,
-            dataset=regression_rows(),
-        ),
+        {
+            "model": dropout_mlp,
+            "loss": squared_error,
+            "optimizer": adamw,
+            "scheduler": cosine,
+            "dataset": regression_rows(),
+        },
         changes,
     )
 
 
 def batch_norm_training(**changes: Any) -> Training:
     return _training(
-        dict(
-            model=batch_norm_net,
-            loss=squared_error,
-            optimizer=momentum_sgd,
-            dataset=regression_rows(),
-        ),
+        {
+            "model": batch_norm_net,
+            "loss": squared_error,
+            "optimizer": momentum_sgd,
+            "dataset": regression_rows(),
+        },
         changes,
     )
 
 
 def tied_training(**changes: Any) -> Training:
     return _training(
-        dict(
-            model=tied_language_model,
-            loss=token_loss,
-            optimizer=adamw,
-            dataset=token_rows(),
-        ),
+        {
+            "model": tied_language_model,
+            "loss": token_loss,
+            "optimizer": adamw,
+            "dataset": token_rows(),
+        },
         changes,
     )
 
