@@ -113,7 +113,7 @@ def _assembled(config: ManagerConfig, held: ExitStack, tasks: asyncio.TaskGroup)
     store = open_store(config.store_url)
     planning = PlanningProcess()
     held.callback(planning.close)
-    planning.warm_up()
+    planning.start()
     links, clock = Links(), Clock(not_before_s=database.last_at_s())
     secrets = SecretBox(home.secrets)
     dispatcher = Dispatcher(

@@ -5,7 +5,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 from varuna_manager.planner import plan
@@ -33,9 +33,9 @@ class PlanningProcess:
             outcome=Infeasible(reason=reason, change="free memory on the manager's machine"), explanation=None
         )
 
-    def warm_up(self) -> None:
-        """Start the process now, so that the first plan does not wait for imports."""
-        self._started().submit(os.getpid)
+    def start(self) -> Future[int]:
+        """Start the process now, so that the first plan does not wait for imports; answers its pid."""
+        return self._started().submit(os.getpid)
 
     def close(self) -> None:
         """End the process."""
