@@ -1,7 +1,9 @@
 """Builds a model on the meta device while recording what its construction does to each tensor."""
 
+import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -48,7 +50,7 @@ class Construction:
             stack.enter_context(preserved_random_state())
             seed_everything(rng.key("build"))
             stack.enter_context(torch.device("meta"))
-            stack.enter_context(_Functions())
+            stack.enter_context(_Functions(self))
             stack.enter_context(_Operations(self))
             return build()
 
@@ -97,6 +99,33 @@ class Construction:
         result = func(*args, **kwargs)
         self._record(func, *refs, result=result)
         return result
+
+    def skips_meta(self, frame: FrameType | None) -> bool:
+        """Answer "is this tensor meta?" asked from `frame`'s caller.
+
+        Functions of torch.nn.init that cannot run without values ask it to return at once: such a call is
+        recorded as one operation. To everyone else a meta tensor is a tensor like any other.
+        """
+        caller = None if frame is None else frame.f_back
+        if caller is None or caller.f_globals is not vars(torch.nn.init):
+            return False
+        code = caller.f_code
+        given = {name: caller.f_locals[name] for name in code.co_varnames[: code.co_argcount]}
+        kwargs = {name: value for name, value in given.items() if name != "generator"}
+        refs = tree_map_only(Tensor, lambda tensor: self.ref(tensor, code.co_name), kwargs)
+        storages = tuple(sorted({ref.storage for ref in refs.values() if isinstance(ref, TensorRef)}))
+        self.recording.append(
+            RecordedOp(
+                func=getattr(torch.nn.init, code.co_name),
+                args=(),
+                kwargs=refs,
+                reads=storages,
+                writes=storages,
+                created=(None,),
+                is_random=True,
+            )
+        )
+        return True
 
     def _needs_values(
         self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -164,12 +193,16 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class _Functions(TorchFunctionMode):
     """Mends Python-level calls that would lose values or skip work on the meta device."""
 
+    def __init__(self, construction: Construction) -> None:
+        super().__init__()
+        self._construction = construction
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
         if func == torch.Tensor.is_meta.__get__:  # type: ignore[attr-defined]
-            return False  # torch.nn.init skips a tensor that says it is meta
+            return _is_meta(args[0]) and self._construction.skips_meta(inspect.currentframe())
         if func in (torch.Tensor.cpu, torch.Tensor.cuda):
             return args[0]
         if func is torch.Tensor.to:

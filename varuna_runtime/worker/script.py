@@ -26,16 +26,16 @@ def run_script(path: Path, args: Sequence[str], workdir: Path, host: Host) -> No
 
 
 def script_traceback(err: BaseException) -> str:
-    """Return the traceback of an error a script raised, from the script's own first frame on."""
-    ours = {__file__, runpy.__file__}
+    """Return the traceback of an error from the script's own first frame on; empty if it has none there."""
     frame = err.__traceback__
-    while frame is not None and _is_ours(frame.tb_frame.f_code.co_filename, ours):
+    while frame is not None and _is_ours(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
-    return "".join(traceback.format_exception(type(err), err, frame))
+    return "" if frame is None else "".join(traceback.format_exception(type(err), err, frame))
 
 
-def _is_ours(filename: str, ours: set[str]) -> bool:
-    return filename in ours or filename.startswith("<frozen")
+def _is_ours(filename: str) -> bool:
+    ours = str(Path(__file__).parent)
+    return filename == runpy.__file__ or filename.startswith(("<frozen", ours))
 
 
 @contextmanager

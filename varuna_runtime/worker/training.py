@@ -131,6 +131,8 @@ def is_stream(dataset: Any) -> bool:
 
 def check_dataset(dataset: Any) -> None:
     """Raise ModelRefused unless samples of `dataset` can be named again after a restart."""
+    if isinstance(dataset, type):
+        raise InvalidInput(f"dataset: seen the class {dataset.__name__}, wanted an instance of it")
     if is_stream(dataset):
         return
     if isinstance(dataset, IterableDataset):
