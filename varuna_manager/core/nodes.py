@@ -220,7 +220,14 @@ def on_notice(change: Change, event: NoticeReceived) -> None:
     node = _known(change, event.node, event.incarnation)
     if node is None or node.phase is NodePhase.RELEASED or _says(node, event):
         return
-    node = change.put_node(replace(node, notice_deadline_s=event.deadline_s, notice_source=event.source))
+    node = change.put_node(
+        replace(
+            node,
+            notice_deadline_s=event.deadline_s,
+            notice_source=event.source,
+            notice_at_s=change.at_s,
+        )
+    )
     if node.phase is NodePhase.READY:
         change.move_node(node, *_standing(node))
     elif node.phase is NodePhase.NOTICED:

@@ -48,7 +48,7 @@ class Node:
     @property
     def is_plannable(self) -> bool:
         """True if the planner may use it."""
-        return self.phase is NodePhase.READY
+        return self.phase is NodePhase.READY and self.slots > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
