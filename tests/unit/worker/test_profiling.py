@@ -22,6 +22,8 @@ from varuna_runtime.spec.profile import Profile
 from varuna_runtime.worker.profiling import measure
 from varuna_runtime.worker.training import Training
 
+torch.set_num_threads(1)
+
 CPU = torch.device("cpu")
 
 
