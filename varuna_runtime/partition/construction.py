@@ -212,6 +212,8 @@ class _Functions(TorchFunctionMode):
             return func(values, *args[1:], **kwargs)
         if func in (torch.tensor, torch.as_tensor, torch.asarray) and not isinstance(args[0], Tensor):
             kwargs["device"] = "cpu"  # on the meta device the given numbers would be lost
+        elif kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "cpu":
+            kwargs["device"] = "meta"  # naming an accelerator would start it, and this process forks
         return func(*args, **kwargs)
 
 

@@ -3,15 +3,18 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from varuna_runtime.partition import naming
 from varuna_runtime.partition.construction import Construction
 from varuna_runtime.partition.replay import replaying
 from varuna_runtime.partition.segments import Segment, segments_of, whole
 from varuna_runtime.partition.values import InitialValues
+from varuna_runtime.spec.errors import ModelRefused
 from varuna_runtime.spec.model import SegmentRecord, TiedParameter
 
 ModelFactory = Callable[[], nn.Module | Sequence[nn.Module]]
@@ -77,7 +80,8 @@ class PartitionedModel:
                 id(tensor): self._values.of(tensor, seed=seed, device=device)
                 for tensor in naming.held_tensors(module).values()
             }
-            return copy.deepcopy(module, memo)
+            with _NoHiddenTensors():
+                return copy.deepcopy(module, memo)
 
     def initial_state(self, *, seed: int) -> dict[str, Tensor]:
         """Return every parameter and persistent buffer of the model on the CPU, a tied one once."""
@@ -88,3 +92,18 @@ class PartitionedModel:
             held = naming.held_tensors(module)
             state |= {tensor.name: held[tensor.name].detach() for tensor in record.tensors}
         return state
+
+
+class _NoHiddenTensors(TorchFunctionMode):
+    """Refuses to copy a meta tensor that no module attribute leads to: it would stay without values."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        is_copy = func in (torch.Tensor.__deepcopy__, torch.Tensor.clone)
+        if is_copy and args[0].device.type == "meta":
+            raise ModelRefused(
+                f"the model keeps a tensor of shape {tuple(args[0].shape)} inside an object of its own; "
+                "keep it in a module: as parameter, buffer, attribute, or in a list or dict there"
+            )
+        return func(*args, **(kwargs or {}))

@@ -3,6 +3,7 @@
 import copy
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -294,6 +295,61 @@ def test_frozen_parameters_and_their_attributes_are_kept():
     assert not module.weight.requires_grad
     assert module.bias.requires_grad
     assert module.bias.no_decay
+
+
+def test_a_model_built_for_an_accelerator_needs_none_and_starts_none():
+    def build() -> nn.Module:
+        model = nn.Sequential(nn.Linear(2, 2, device="cuda"), nn.BatchNorm1d(2))
+        model.register_buffer("table", torch.tensor([1.0, 2.0], device="cuda"))
+        model.register_buffer("noise", torch.randn(2, device=torch.device("cuda", 1)))
+        return model.to("cuda").cuda()
+
+    state = cut(build).initial_state(seed=0)
+    assert not torch.cuda.is_initialized()
+    assert all(tensor.device == CPU for tensor in state.values())
+
+
+def test_pretrained_values_loaded_by_the_construction_are_kept():
+    pretrained = nn.Linear(3, 2)
+
+    def build() -> nn.Module:
+        model = nn.Linear(3, 2)
+        model.load_state_dict(pretrained.state_dict())
+        return model
+
+    model = cut(build)
+    with torch.no_grad():
+        wanted = pretrained.weight.clone()
+        pretrained.weight.zero_()
+    assert torch.equal(model.initial_state(seed=0)["weight"], wanted)
+
+
+def test_recurrent_modules_run_with_the_values_they_got():
+    module = cut(lambda: nn.GRU(2, 2)).materialise(0, seed=0, device=CPU)
+    assert module._flat_weights[0] is module.weight_ih_l0
+    assert module(torch.ones(3, 1, 2))[0].shape == (3, 1, 2)
+
+
+def test_a_model_built_beforehand_is_copied():
+    built = nn.Linear(2, 2)
+    copied = cut(lambda: built).materialise(0, seed=0, device=CPU)
+    assert torch.equal(copied.weight, built.weight)
+    assert copied.weight is not built.weight
+
+
+@dataclass
+class _Box:
+    value: Tensor
+
+
+def test_a_tensor_hidden_in_an_object_is_refused():
+    def build() -> nn.Module:
+        module = nn.Linear(2, 2)
+        module.box = _Box(torch.ones(3))
+        return module
+
+    with pytest.raises(ModelRefused, match=r"a tensor of shape \(3,\) inside an object"):
+        cut(build).materialise(0, seed=0, device=CPU)
 
 
 class _MadeBytes(TorchDispatchMode):
