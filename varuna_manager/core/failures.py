@@ -22,7 +22,7 @@ def rank_failed(change: Change, job: Job, event: RankFailed) -> None:
     change.announce(What.RANK_FAILED, f"{event.cause}: {message}", who=where, job=job, node=where)
     away = _away(change, run)
     if away and event.cause is not Cause.USER_ERROR:
-        reason = f"PREEMPTED: lost {', '.join(away)} ({event.cause} of {message})"
+        reason = f"PREEMPTED: {away} ({event.cause} of {message})"
         change.announce(What.MORPH, reason, job=job)
         generations.begin(change, generations.end(change, job, reason), reason)
         return
@@ -89,9 +89,12 @@ def _gave_up(change: Change, job: Job, reason: str) -> bool:
     return True
 
 
-def _away(change: Change, run: Run) -> list[str]:
-    """Return the members that are gone or out of reach, else those that are leaving: the likely cause."""
+def _away(change: Change, run: Run) -> str:
+    """Return, in words, the members out of reach, else those that are leaving: the likely cause."""
     nodes = change.state.nodes
     members = sorted(run.members.items())
     missing = [n for n, i in members if not nodes[n].is_connected or nodes[n].incarnation != i]
-    return missing or [n for n, _ in members if not nodes[n].is_plannable]
+    leaving = [n for n, _ in members if not nodes[n].is_plannable]
+    if missing:
+        return f"lost touch with {', '.join(missing)}"
+    return f"leaving: {', '.join(leaving)}" if leaving else ""

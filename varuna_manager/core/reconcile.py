@@ -134,8 +134,8 @@ def _admit(change: Change) -> None:
         return
     reason = f"the pool has {counted(len(pool.usable(state, job)), 'node')}"
     if job.phase is JobPhase.PARKED:
-        reason = f"resumed: {reason}"
         change.announce(What.RESUMED, reason, job=job)
+        reason = f"resumed: {reason}"
     _tend_planning(change, generations.begin(change, job, reason))
 
 
@@ -162,5 +162,5 @@ def _leaving(state: State, run: Run) -> str:
     members = (state.nodes[name] for name in sorted(run.members) if run.unstopped(name))
     words = [f"{n.node} ({n.reason})" for n in members if n.is_connected and not n.is_plannable]
     is_notice = any(n.notice_deadline_s is not None for n in state.nodes.values() if n.node in run.members)
-    kind = "PREEMPTED: leaving" if is_notice else "drained"
+    kind = "PREEMPTED: leaving" if is_notice else "leaving"
     return f"{kind}: {', '.join(words)}" if words else ""
