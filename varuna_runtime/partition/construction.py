@@ -183,6 +183,10 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._construction = construction
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch's default wraps the mode so that its first use imports the compiler: seconds
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

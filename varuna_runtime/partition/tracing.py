@@ -70,6 +70,10 @@ class _Tracer(fx.Tracer):
 class _NoRandomConstants(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses numbers drawn while tracing, which would stay the same for the whole training."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # see construction: keeps the compiler from being imported
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
