@@ -61,7 +61,7 @@ class Run:
                 status = client.job(self.job)
         except NoManager:
             return None
-        if status.layout:
+        if status.layout and status.nodes:
             self.layouts[status.generation] = f"{status.layout} on {status.nodes} nodes"
         return status
 
@@ -114,8 +114,8 @@ def attack(run: Run) -> None:
     os.kill(manager.process.pid, signal.SIGKILL)
     run.say(f"step {joined.step}: kill -9 of the manager")
     varuna("up", "-n", "4")
-    back = run.wait("the manager's return", lambda job: True)
-    run.say(f"step {back.step}: the manager is back")
+    back = run.wait("news from the workers", lambda job: job.step > joined.step)
+    run.say(f"step {back.step}: the manager is back; the workers trained on meanwhile")
 
 
 def at_share(share: float) -> Callable[[JobStatus], bool]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 import click
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 
 from varuna_manager.cli.connect import connect, user_name
@@ -89,10 +89,12 @@ def _details(job: JobStatus) -> RenderableType:
         ("loss", f"{job.loss:.6f}" if job.step else ""),
         ("speed", f"{job.samples_per_s:.1f} samples/s" if job.samples_per_s > 0 else ""),
         ("time left", seconds(job.eta_s) if job.eta_s >= 0 and not job.is_over else ""),
-        ("layout", f"{job.layout} on {job.nodes} nodes" if job.layout else ""),
+        ("layout", f"{job.layout} on {job.nodes} nodes" if job.layout and not job.is_over else ""),
         ("generation", f"{job.generation}, {job.morphs} morphs"),
         ("submitted", f"{day(job.submitted_at)} by {job.user}"),
         ("ended", day(job.ended_at)),
         ("weights", job.weights_sha256),
     ]
-    return Group(table(("", ""), [(name, value) for name, value in lines if value != ""]))
+    shown = table(("", ""), [(name, value) for name, value in lines if value != ""])
+    shown.show_header = False
+    return shown
