@@ -5,8 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from tests.support.fake_manager import FakeManager
@@ -63,14 +66,15 @@ class ToyJob:
         self.bundle = upload(open_store(self.store_url), workdir).sha256
         fields = {"name": "toy", "entrypoint": "train.py", "batch_size": 8, "steps": 6} | spec
         self.spec = JobSpec.model_validate(fields)
-        self.model = inspected(workdir, self.spec)
+        plain = JobSpec(name="toy", entrypoint="train.py", batch_size=8, steps=6)
+        self.model = canonical.loads(ModelRecord, inspected(canonical.dumps(plain)))
 
     def plan(self, layout: Layout, nodes: tuple[str, ...]) -> Plan:
         last = len(self.model.segments)
         cuts = [s * last // layout.stages for s in range(layout.stages + 1)]
         return Plan(
             layout=layout,
-            stages=tuple(Stage(first=a, last=b, recompute=False) for a, b in zip(cuts, cuts[1:], strict=False)),
+            stages=tuple(Stage(first=a, last=b, recompute=False) for a, b in pairwise(cuts)),
             schedule=ScheduleKind.ONE_F_ONE_B,
             batch=BatchShape(batch_size=8, micro_batch_size=2, virtual_replicas=2),
             placement=tuple(Slot(node=nodes[r % len(nodes)], index=r) for r in range(layout.world_size)),
@@ -102,28 +106,31 @@ class ToyJob:
         )
 
 
-def inspected(workdir: Path, spec: JobSpec) -> ModelRecord:
+@cache
+def inspected(job_json: bytes) -> str:
+    """The toy's model record; once for all tests, since it takes a second or more."""
     read_end, write_end = os.pipe()
-    job = workdir.parent / "job.json"
-    job.write_bytes(canonical.dumps(spec))
-    command = ["-m", "varuna_runtime.worker.inspection", "--job", str(job), "--workdir", str(workdir)]
-    subprocess.run(
-        [sys.executable, *command, "--fd", str(write_end), "train.py"],
-        pass_fds=(write_end,),
-        check=True,
-        stdout=subprocess.DEVNULL,
-        env={k: v for k, v in os.environ.items() if k not in ("AT_IMPORT",)} | {"OMP_NUM_THREADS": "1"},
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        job, script = Path(folder, "job.json"), Path(folder, "train.py")
+        job.write_bytes(job_json)
+        script.write_text(SCRIPT)
+        command = ["-m", "varuna_runtime.worker.inspection", "--job", str(job), "--workdir", folder]
+        subprocess.run(
+            [sys.executable, *command, "--fd", str(write_end), script.name],
+            pass_fds=(write_end,),
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
     os.close(write_end)
     with os.fdopen(read_end, "rb") as answer:
-        return canonical.loads(ModelRecord, json.dumps(json.loads(answer.read())["model"]))
+        return json.dumps(json.loads(answer.read())["model"])
 
 
 @contextmanager
-def agent_process(manager: str, home: Path, node: str = "n1", slots: int = 4) -> Iterator[subprocess.Popen[bytes]]:
+def agent_process(manager: str, home: Path, node: str = "n1") -> Iterator[subprocess.Popen[bytes]]:
     """An agent; killed at the end if it is still there, with all it started."""
     home.mkdir(parents=True, exist_ok=True)
-    arguments = ["--manager", manager, "--node", node, "--home", str(home), "--slots", str(slots)]
+    arguments = ["--manager", manager, "--node", node, "--home", str(home), "--slots", "4"]
     with (home / "agent.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "varuna_runtime.agent", *arguments],

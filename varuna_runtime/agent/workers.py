@@ -34,6 +34,7 @@ class WorkerClient:
         self._channel = grpc.aio.insecure_channel(f"unix:{socket_path}", options=_OPTIONS)
         self._stub = worker_pb2_grpc.WorkerStub(self._channel)  # type: ignore[no-untyped-call]
         self._is_dead = False
+        self._is_heard = False  # the stream is open and may still hold last words
         self._listening = asyncio.ensure_future(self._listen())
 
     async def prepare(self, order: r.StartOrder, host: str) -> None:
@@ -59,7 +60,8 @@ class WorkerClient:
     async def close(self) -> None:
         """The process is dead: hear what it still said, then let go."""
         self._is_dead = True
-        await asyncio.wait({self._listening}, timeout=_LAST_WORDS_S)
+        if self._is_heard:
+            await asyncio.wait({self._listening}, timeout=_LAST_WORDS_S)
         self._listening.cancel()
         await asyncio.gather(self._listening, return_exceptions=True)
         await self._channel.close(None)
@@ -75,11 +77,13 @@ class WorkerClient:
         request = worker_pb2.ProgressRequest(generation=self._key.generation)
         while not self._is_dead:
             try:
-                async for message in self._stub.Progress(request, wait_for_ready=not self._is_dead):
+                async for message in self._stub.Progress(request, wait_for_ready=True):
+                    self._is_heard = True
                     event = codec.progress(self._key, message)
                     if event is not None:
                         self._tell(event)
             except grpc.aio.AioRpcError:  # not up yet, or dead: its launcher knows
+                self._is_heard = False
                 await asyncio.sleep(_RETRY_S)
             else:
                 return

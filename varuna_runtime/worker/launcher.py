@@ -6,6 +6,7 @@ group, keeps to one thread, and never touches a CUDA context: a fork must inheri
 
 import argparse
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -117,8 +118,12 @@ def _warm_up() -> None:
 
     One thread from the first operation on: an OpenMP pool does not survive a fork.
     """
-    import grpc  # noqa: F401  imported only; a channel or server opened here would hang the children
     import torch
+
+    # Imported only; a channel or server opened here would hang the children.
+    importlib.import_module("varuna_runtime.worker.service")
+    importlib.import_module("varuna_runtime.worker.train_rank")
+    importlib.import_module("varuna_runtime.worker.profile_rank")
 
     torch.set_num_threads(1)
     weight = torch.nn.Parameter(torch.zeros(2))
@@ -140,6 +145,12 @@ def _refuse_unforkable() -> None:
         raise ModelRefused(
             f"the script runs threads before varuna.train(): {names}; a forked worker would inherit their "
             "locks but not them. Start them inside the data set or the model instead."
+        )
+    if lifeline.num_threads() > 1:
+        print(  # noqa: T201  the launcher's output is a log file
+            f"varuna: a library the script imported runs {lifeline.num_threads() - 1} threads of its own; "
+            "forked workers do not have them",
+            flush=True,
         )
 
 

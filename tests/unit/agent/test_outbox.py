@@ -1,0 +1,60 @@
+from varuna_runtime.agent import codec
+from varuna_runtime.agent import records as r
+from varuna_runtime.agent.outbox import Outbox
+
+KEY = r.RankKey(job="j", generation=1, rank=0)
+
+
+def step(number: int) -> r.StepDone:
+    return r.StepDone(
+        step=number,
+        loss_hex=(0.5).hex(),
+        loss=0.5,
+        weight=1.0,
+        samples=4,
+        step_s=0.1,
+        grad_norm=None,
+        learning_rate=None,
+    )
+
+
+def test_reports_are_kept_in_order_until_acknowledged() -> None:
+    outbox = Outbox()
+    for generation in (1, 2, 3):
+        outbox.add(codec.gone("j", generation))
+    assert [message.seq for message in outbox.after(0)] == [1, 2, 3]
+    outbox.acknowledge(2)
+    assert [message.gone.generation for message in outbox.after(0)] == [3]
+    outbox.acknowledge(3)
+    assert outbox.is_empty
+
+
+def test_steps_share_a_message_and_never_pass_a_later_report() -> None:
+    outbox = Outbox()
+    outbox.add_step(KEY, step(0))
+    outbox.add_step(KEY, step(1))
+    outbox.add(codec.rank_report(KEY, r.Drained(step=2)))
+    first, second = outbox.after(0)
+    assert [done.step for done in first.steps.steps] == [0, 1]
+    assert second.rank.drained.step == 2
+
+
+def test_steps_wait_for_a_flush() -> None:
+    outbox = Outbox()
+    outbox.add_step(KEY, step(0))
+    assert outbox.after(0) == ()
+    assert not outbox.is_empty
+    outbox.flush_steps()
+    assert len(outbox.after(0)) == 1
+
+
+def test_an_overflow_costs_old_steps_and_never_a_report() -> None:
+    outbox = Outbox(limit=3)
+    outbox.add(codec.rank_report(KEY, r.Ready()))
+    for number in range(5):
+        outbox.add_step(KEY, step(number))
+        outbox.flush_steps()
+    kept = outbox.after(0)
+    assert kept[0].rank.HasField("ready")
+    assert [message.steps.steps[0].step for message in kept[1:]] == [3, 4]
+    assert outbox.num_dropped == 3
