@@ -87,7 +87,7 @@ class Construction:
     def execute(self, func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on meta tensors, or on real values when it must look at them, and record it."""
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if not any(map(_is_meta, tensors)) and not _makes_meta(func, kwargs):
+        if not any(map(_is_meta, tensors)) and not _makes_meta(func, args, kwargs):
             return func(*args, **kwargs)
         if self._needs_values(func, args, kwargs):
             args, kwargs = tree_map_only(Tensor, lambda t: self.real(t, str(func)), (args, kwargs))
@@ -233,14 +233,14 @@ def _is_meta(tensor: Tensor) -> bool:
     return tensor.device.type == "meta"
 
 
-def _makes_meta(func: OpOverload[..., Any], kwargs: dict[str, Any]) -> bool:
+def _makes_meta(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Tell if an operation without meta arguments makes a meta tensor.
 
     The constructors of old, such as torch.Tensor(2, 3), ignore the device in force; they show here as
-    uninitialised memory on the CPU.
+    uninitialised memory on the CPU. Tensors without elements stay: torch wraps real storages in them.
     """
     device = kwargs.get("device")
-    is_blank = func in (_aten.empty.memory_format, _aten.empty_strided.default)
+    is_blank = func in (_aten.empty.memory_format, _aten.empty_strided.default) and 0 not in args[0]
     return is_blank or (device is not None and torch.device(device).type == "meta")
 
 

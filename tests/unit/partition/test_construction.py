@@ -4,10 +4,12 @@ import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -118,6 +120,18 @@ def test_numbers_the_construction_draws_itself_are_the_same_in_every_process():
             lambda: torch.from_numpy(torch.ones(2).numpy() + 1), torch.full((2,), 2.0), id="to numpy"
         ),
         pytest.param(lambda: torch.arange(4)[torch.arange(4) > 1], torch.tensor([2, 3]), id="boolean index"),
+        pytest.param(lambda: copy.deepcopy(torch.tensor([1.0])), torch.tensor([1.0]), id="copied numbers"),
+        pytest.param(lambda: copy.deepcopy(torch.ones(2)), torch.ones(2), id="copied tensor"),
+        pytest.param(lambda: torch.ones(2, device="cpu") * 2, torch.full((2,), 2.0), id="on the cpu by name"),
+        pytest.param(
+            lambda: torch.tensor(0.5).repeat(2) + torch.ones(2), torch.full((2,), 1.5), id="real and meta"
+        ),
+        pytest.param(
+            lambda: torch.cat([torch.zeros(1), torch.ones(1)]), torch.tensor([0.0, 1.0]), id="list of tensors"
+        ),
+        pytest.param(
+            lambda: torch.zeros(2).copy_(torch.tensor([1.0, 2.0])), torch.tensor([1.0, 2.0]), id="filled"
+        ),
         pytest.param(lambda: torch.sin(torch.arange(4.0)), torch.sin(torch.arange(4.0)), id="arithmetic"),
     ],
 )
@@ -322,6 +336,24 @@ def test_pretrained_values_loaded_by_the_construction_are_kept():
         wanted = pretrained.weight.clone()
         pretrained.weight.zero_()
     assert torch.equal(model.initial_state(seed=0)["weight"], wanted)
+
+
+@pytest.mark.parametrize("kind", ["torch", "safetensors"])
+def test_a_file_read_by_the_construction_fills_the_model(kind: str, tmp_path: Path):
+    saved = nn.Linear(3, 2).state_dict()
+    file = tmp_path / "weights"
+    if kind == "torch":
+        torch.save(saved, file)
+    else:
+        safetensors.torch.save_file(saved, file)
+
+    def build() -> nn.Module:
+        model = nn.Linear(3, 2)
+        model.load_state_dict(torch.load(file) if kind == "torch" else safetensors.torch.load_file(file))
+        return model
+
+    state = cut(build).initial_state(seed=0)
+    assert all(torch.equal(state[name], saved[name]) for name in saved)
 
 
 def test_recurrent_modules_run_with_the_values_they_got():

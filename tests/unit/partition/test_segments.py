@@ -243,6 +243,39 @@ def test_dropout_of_a_marked_forward_follows_train_and_eval():
     assert segment.eval()(torch.ones(100)).eq(1).all()
 
 
+def test_arguments_of_a_marked_forward_that_have_a_default_keep_it():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mark = CutPoint()
+
+        def forward(
+            self, value: Tensor, scale: Tensor, mask: Tensor | None = None, *, shift: int = 2
+        ) -> Tensor:
+            hidden = self.mark(value * scale)
+            return hidden + shift if mask is None else hidden * mask
+
+    assert run(cut(Net), torch.ones(1), torch.full((1,), 3.0)).tolist() == [5.0]
+
+
+def test_a_sequence_with_marks_inside_its_children_is_traced():
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.mark, self.other = nn.Linear(2, 2), CutPoint(), nn.Linear(2, 2)
+
+        def forward(self, value: Tensor) -> Tensor:
+            return self.other(self.mark(self.one(value)))
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 2), Inner(), nn.ReLU())
+
+    model = cut(build)
+    assert [segment[0] for segment in names(model)] == ["0.weight", "1.other.weight"]
+    value = torch.ones(1, 2)
+    assert torch.equal(run(model, value), uncut(build, model)(value))
+
+
 def marked(forward: Callable[[Any, Tensor], Any], **modules: nn.Module) -> Callable[[], nn.Module]:
     """Return a factory of a module with this forward and a CutPoint named `mark`."""
 

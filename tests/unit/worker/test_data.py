@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from varuna_runtime.spec.batches import num_micro_batches, replica_micro_batches, virtual_replicas
@@ -79,6 +79,7 @@ def test_each_sample_is_used_once_an_epoch_across_steps_that_span_epochs():
     assert epochs[0] != epochs[1]
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     length=st.integers(1, 40),
     batch=st.integers(1, 12),
