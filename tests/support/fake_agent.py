@@ -179,14 +179,9 @@ class FakeAgent:
         )
 
     def _running(self) -> list[agent_pb2.Running]:
-        """What runs, and what has ended with reports that the manager may not know yet."""
-        found = {(job, g.start.generation): set(g.start.ranks) for job, g in self._generations.items()}
-        for message in self._unacked:
-            if message.WhichOneof("body") == "rank":
-                found.setdefault((message.rank.job, message.rank.generation), set()).add(message.rank.rank)
         return [
-            agent_pb2.Running(job=job, generation=generation, ranks=sorted(ranks))
-            for (job, generation), ranks in found.items()
+            agent_pb2.Running(job=job, generation=g.start.generation, ranks=g.start.ranks)
+            for job, g in self._generations.items()
         ]
 
     def _hear(self, message: agent_pb2.ManagerMessage) -> None:
