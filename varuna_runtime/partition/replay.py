@@ -33,8 +33,8 @@ def replay(recording: Recording, ref: TensorRef, draws: Mapping[int, Draw], seed
             torch.default_generator.manual_seed(draws[index].key(seed))
         storages.apply(op)
     value = storages.view(ref)
-    is_whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
-    return value if is_whole else value.clone()
+    fills_storage = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+    return value if fills_storage and len(ref.extent) == value.numel() else value.clone()
 
 
 class _Storages:

@@ -141,6 +141,15 @@ def test_constants_are_replayed(make: Callable[[], Tensor], wanted: Tensor):
     assert torch.equal(found, wanted)
 
 
+def test_an_expanded_buffer_gets_memory_for_every_element():
+    def make() -> Tensor:
+        return torch.arange(4.0)[:2].expand(2, 2)
+
+    found = values(make)
+    found[0, 0] = 7.0
+    assert found.tolist() == [[7.0, 1.0], [0.0, 1.0]]
+
+
 def test_item_assignment_is_replayed():
     def make() -> Tensor:
         table = torch.zeros(3, 2)
