@@ -75,7 +75,7 @@ EVENTS = st.one_of([_any_event(kind) for kind in (*e.Durable.__args__, *e.Volati
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(EVENTS, st.floats(0, 5)), max_size=40))
+@given(st.lists(st.tuples(EVENTS, st.floats(0, 5)), min_size=15, max_size=40))
 def test_any_events_in_any_order_keep_the_invariants_and_replay(
     timed: list[tuple[e.AnyEvent, float]],
 ) -> None:
@@ -154,8 +154,8 @@ def _play(sim: Sim, command: str, name: str) -> None:
             sim.cancel_notice(name)
         case "drain":
             sim.drain(name)
-        case "submit" if job is None:
-            sim.submit(name, min=2 if name == "k" else 1)
+        case "submit":
+            sim.submit(f"more{len(sim.state.jobs)}")
         case "train" | "finish" if job and job.run and job.phase == "RUNNING":
             sim.train(name, 2) if command == "train" else sim.finish(name)
         case "durable" | "cancel" if job and job.generation:
@@ -173,7 +173,7 @@ def _play(sim: Sim, command: str, name: str) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(COMMANDS, max_size=40))
+@given(st.lists(COMMANDS, min_size=10, max_size=40))
 def test_whatever_happens_to_the_pool_a_job_ends_well_once_it_is_quiet(
     commands: list[tuple[str, str]],
 ) -> None:
@@ -181,6 +181,7 @@ def test_whatever_happens_to_the_pool_a_job_ends_well_once_it_is_quiet(
     for name in "abc":
         sim.join(name)
     sim.submit("j")
+    sim.submit("k", min=2)
     for command, name in commands:
         _play(sim, command, name)
     assert replay(sim.journal, sim.config) == sim.state.durable()
