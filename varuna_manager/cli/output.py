@@ -68,11 +68,11 @@ def seconds(value_s: float) -> str:
 
 def size(num_bytes: float) -> str:
     """Return a size such as `12 KiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:.3g} {unit}"
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while num_bytes >= 1024 and len(units) > 1:
         num_bytes /= 1024
-    return f"{num_bytes:.3g} TiB"
+        units.pop(0)
+    return f"{num_bytes:.0f} {units[0]}" if num_bytes >= 100 else f"{num_bytes:.3g} {units[0]}"
 
 
 def clock(at: float) -> str:

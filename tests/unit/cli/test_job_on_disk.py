@@ -89,3 +89,8 @@ def test_more_stages_than_segments_is_refused_at_its_line() -> None:
     assert str(found).startswith(
         'job.yaml:5: layout.stages: seen "3", wanted at most 2, the number of segments'
     )
+
+
+def test_the_example_job_is_valid() -> None:
+    example = Path(__file__).parents[3] / "examples" / "gpt" / "job.yaml"
+    assert isinstance(read_job(example, {}), JobOnDisk)

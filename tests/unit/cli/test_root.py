@@ -34,6 +34,14 @@ def test_without_a_command_nothing_heavy_is_imported(arguments: list[str]) -> No
     assert [name for name in HEAVY if f"'{name}'" in loaded] == []
 
 
+def test_no_command_imports_torch_into_the_shell() -> None:
+    """The script is looked at in a process of its own."""
+    modules = sorted({f"varuna_manager.cli.{entry.module}" for entry in root.ENTRIES.values()})
+    program = f"import sys, {', '.join(modules)}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 @pytest.mark.parametrize("name", sorted(root.ENTRIES))
 def test_every_listed_command_exists_with_the_listed_help(name: str) -> None:
     module = importlib.import_module(f"varuna_manager.cli.{root.ENTRIES[name].module}")
