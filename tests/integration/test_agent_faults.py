@@ -206,7 +206,12 @@ def test_t9_a_lost_checkpoint_never_becomes_initial_weights(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("code", "words"),
-    [("raise ValueError('boom')", "boom"), ("sys.exit(3)", "sys.exit"), ("os._exit(0)", "exit code 0")],
+    [
+        ("raise ValueError('boom')", "boom"),
+        ("sys.exit(3)", "sys.exit"),
+        ("os._exit(0)", "exit code 0"),
+        ("import threading; threading.Thread(target=time.sleep, args=(9,), name='mine').start()", "mine"),
+    ],
 )
 def test_a_script_that_fails_before_train_fails_the_start(tmp_path: Path, code: str, words: str) -> None:
     async def run() -> None:
@@ -245,5 +250,22 @@ def test_abort_ends_every_process_of_the_generation_grandchildren_too(tmp_path: 
             assert len(marked_processes(s.manager)) == 1, "only the launcher stays"
             await s.manager.send(forget=agent_pb2.Forget(job=JOB))
             await until_none_marked(s.manager)
+
+    asyncio.run(run())
+
+
+FORK = "pid = os.fork(); os._exit(0) if pid == 0 else os.waitpid(pid, 0)"
+THREADED = "torch.randn(300, 300) @ torch.randn(300, 300)"
+
+
+@pytest.mark.parametrize(("code", "threads"), [(FORK, 1), (THREADED, 2)])
+def test_t38_a_data_set_may_fork_and_use_more_threads_than_its_launcher(
+    tmp_path: Path, code: str, threads: int
+) -> None:
+    async def run() -> None:
+        async with scene(tmp_path, env={"IN_SAMPLE": code}, threads_per_worker=threads) as s:
+            await s.start(1, TWO)
+            await s.until_gone(1)
+            assert len(s.of(1, "finished")) == 2, s.of(1, "failed")
 
     asyncio.run(run())

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -51,7 +52,10 @@ class Guard:
 
     def vanish(self) -> None:
         """Have this process and all it started killed, as the cloud would."""
-        os.write(self._pipe, guard.VANISH)
+        try:
+            os.write(self._pipe, guard.VANISH)
+        except OSError:  # no guard just now; our children follow us by their parent-death signal
+            os.kill(os.getpid(), signal.SIGKILL)
 
     async def end(self) -> None:
         """Let it sweep and end; everything marked is dead afterwards."""

@@ -14,6 +14,7 @@ from varuna_runtime.agent.config import AgentConfig, folders
 from varuna_runtime.agent.membership import Membership, Outcome
 from varuna_runtime.agent.notices import FileNotices
 
+_FENCED_PAUSE_S = 0.5  # a manager that fences every newcomer must not be stormed
 _log = structlog.get_logger("varuna.agent")
 
 
@@ -45,6 +46,7 @@ async def serve(config: AgentConfig) -> int:
         outcome = await Membership(config, incarnation, notices, stop).run()
         if outcome is not Outcome.FENCED:
             return 0
+        await asyncio.sleep(_FENCED_PAUSE_S)
 
 
 def completed(config: AgentConfig) -> AgentConfig:

@@ -90,9 +90,7 @@ class Group:
     def __init__(self, order: RankOrder) -> None:
         self._order = order
         self._world_size = order.plan.layout.world_size
-        self._served: TCPStore | None = (
-            host_store(order.host, timeout_s=_MEET_S) if order.rank == 0 else None
-        )
+        self._served: TCPStore | None = host_store(order.host, timeout_s=_MEET_S) if order.rank == 0 else None
         self._address = ("", 0)
         self._rendezvous: Rendezvous | None = None
 
@@ -116,7 +114,9 @@ class Group:
         return join_store(*self._address, timeout_s=_MEET_S)
 
     def join(self, device: torch.device) -> Link:
-        """Form the process group."""
+        """Form the process group; after `meet`."""
+        assert self._rendezvous is not None
+        devices = self._rendezvous.gather("device", _identity(device))
         group = form_group(
             rank=self._order.rank,
             world_size=self._world_size,
@@ -125,6 +125,7 @@ class Group:
             generation=self._order.generation,
             timeout_s=_MEET_S,
             device=device,
+            use_nccl=device.type == "cuda" and len(set(devices)) == self._world_size,  # one GPU each
         )
         return DistLink(group, set(range(self._world_size)) - {self._order.rank})
 
@@ -139,3 +140,8 @@ def device_of(slot: int) -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda", slot % torch.cuda.device_count())
     return torch.device("cpu")
+
+
+def _identity(device: torch.device) -> str:
+    """Return a word that no other device in the world has; of no use for a CPU."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else device.type
