@@ -75,6 +75,7 @@ class Accumulator:
         self.space = space
         self.touched = torch.zeros(len(space.names), dtype=torch.bool)
         self._device = device
+        self.num_buffers = 0
         self._free: list[Tensor] = []
         self._stack: list[tuple[Node, Tensor]] = []
         self._parent: dict[tuple[Node, Node], Node] = {}
@@ -140,6 +141,7 @@ class Accumulator:
     def _spare(self) -> Tensor:
         if self._free:
             return self._free.pop()
+        self.num_buffers += 1
         return torch.empty(self.space.offsets[-1], dtype=self.space.dtype, device=self._device)
 
 

@@ -1,0 +1,106 @@
+"""What every Link promises, checked on the in-memory one and on torch.distributed."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor
+
+from varuna_runtime.spec.errors import PeerLost
+from varuna_runtime.worker.link import Link
+from varuna_runtime.worker.link.dist import DistLink
+from varuna_runtime.worker.link.group import form_group, host_store, join_store
+from varuna_runtime.worker.link.memory import MemoryNetwork
+
+Pair = tuple[Link, Link]
+
+
+def over_gloo() -> Pair:
+    store = host_store("127.0.0.1")
+
+    def join(rank: int) -> Link:
+        mine = store if rank == 0 else join_store("127.0.0.1", store.port)
+        group = form_group(rank=rank, world_size=2, host="127.0.0.1", store=mine, generation=1, timeout_s=60)
+        return DistLink(group, [1 - rank])
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(join, range(2))
+    return first, second
+
+
+def in_memory() -> Pair:
+    network = MemoryNetwork(2)
+    return network.link(0), network.link(1)
+
+
+@pytest.fixture(params=[in_memory, over_gloo])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    links: Pair = request.param()
+    yield links
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda link: link.close(), links))
+
+
+def awaited(link: Link, source: int, tag: str) -> tuple[Tensor, ...]:
+    while (message := link.poll(source, tag)) is None:
+        link.wait()
+    return message
+
+
+def test_messages_of_a_tag_arrive_in_order_and_tags_do_not_mix(pair: Pair) -> None:
+    for value in range(3):
+        pair[0].send(1, "a", (torch.tensor(value),))
+        pair[0].send(1, "b", (torch.tensor(10 + value),))
+    assert [int(awaited(pair[1], 0, "b")[0]) for _ in range(3)] == [10, 11, 12]
+    assert [int(awaited(pair[1], 0, "a")[0]) for _ in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(3, 4),
+        torch.randn(4, 3).T,
+        torch.randn(2, 2, requires_grad=True),
+        torch.tensor(7),
+        torch.empty(0, 5),
+        torch.tensor([True, False]),
+        torch.randn(6).to(torch.bfloat16),
+        torch.randn(2, dtype=torch.float64),
+    ],
+    ids=["plain", "strided", "gradient", "scalar", "empty", "bool", "bfloat16", "float64"],
+)
+def test_a_tensor_keeps_values_shape_type_and_gradient_flag(pair: Pair, tensor: Tensor) -> None:
+    pair[0].send(1, "t", (tensor,))
+    (received,) = awaited(pair[1], 0, "t")
+    assert received.equal(tensor)
+    assert (received.dtype, received.shape) == (tensor.dtype, tensor.shape)
+    assert received.requires_grad == tensor.requires_grad
+    assert received.is_leaf
+
+
+def test_both_ends_may_send_before_either_receives(pair: Pair) -> None:
+    large = torch.arange(1 << 20)
+    for rank in (0, 1):
+        pair[rank].send(1 - rank, "large", (large,))
+    assert all(awaited(pair[rank], 1 - rank, "large")[0].equal(large) for rank in (0, 1))
+
+
+def test_a_message_of_many_tensors_and_one_of_none_arrive_whole(pair: Pair) -> None:
+    many = tuple(torch.full((1, 2, 3, i), i) for i in range(100))
+    pair[0].send(1, "many", many)
+    pair[0].send(1, "none", ())
+    assert all(a.equal(b) for a, b in zip(awaited(pair[1], 0, "many"), many, strict=True))
+    assert awaited(pair[1], 0, "none") == ()
+
+
+def test_a_rank_that_left_still_delivers_what_it_sent_and_then_counts_as_lost(pair: Pair) -> None:
+    pair[0].send(1, "last", (torch.tensor(1),))
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(pair[0].close)
+        assert int(awaited(pair[1], 0, "last")[0]) == 1
+        with pytest.raises(PeerLost) as lost:
+            awaited(pair[1], 0, "last")
+        assert lost.value.rank == 0
+        pair[1].close()
+        closing.result()

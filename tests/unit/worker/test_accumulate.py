@@ -1,0 +1,100 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from varuna_runtime.spec.batches import replica_micro_batches
+from varuna_runtime.spec.reduction import Node, combine, share
+from varuna_runtime.worker.accumulate import BLOCK, Accumulator, Space, spaces_of
+
+CPU = torch.device("cpu")
+
+
+def space_of(*sizes: int) -> Space:
+    (space,) = spaces_of(0, [(f"p{i}", torch.empty(size)) for i, size in enumerate(sizes)])
+    return space
+
+
+def accumulated(gradients: list[Tensor], virtual: int, replicas: int) -> Tensor:
+    parts: dict[Node, Tensor] = {}
+    for replica in range(replicas):
+        accumulator = Accumulator(space_of(3), CPU)
+        owned = share(virtual, replicas, replica)
+        accumulator.start(virtual, owned)
+        spans = replica_micro_batches(len(gradients), virtual, replicas, replica)
+        for v, span in zip(owned, spans, strict=True):
+            for index in span:
+                accumulator.add([gradients[index]])
+            accumulator.finish_leaf(v)
+        parts |= accumulator.nodes()
+    return combine(Node(0, virtual), parts, torch.add)
+
+
+@given(st.integers(1, 20), st.data())
+def test_the_sum_has_the_same_bits_for_any_number_of_replicas(num_micro: int, data: st.DataObject) -> None:
+    virtual = data.draw(st.integers(1, num_micro))
+    generator = torch.Generator().manual_seed(num_micro)
+    gradients = [torch.randn(3, generator=generator) for _ in range(num_micro)]
+    whole = accumulated(gradients, virtual, 1)
+    for replicas in range(2, virtual + 1):
+        assert accumulated(gradients, virtual, replicas).equal(whole)
+
+
+@pytest.mark.parametrize(("virtual", "limit"), [(1, 1), (2, 2), (8, 4), (16, 5), (13, 5)])
+def test_buffers_stay_within_the_depth_of_the_tree(virtual: int, limit: int) -> None:
+    accumulator = Accumulator(space_of(3), CPU)
+    for _ in range(2):
+        accumulator.start(virtual, range(virtual))
+        for v in range(virtual):
+            accumulator.add([torch.ones(3)])
+            accumulator.finish_leaf(v)
+    assert accumulator.num_buffers <= limit
+
+
+def test_a_parameter_without_any_gradient_stays_untouched() -> None:
+    accumulator = Accumulator(space_of(1, 1), CPU)
+    accumulator.start(1, range(1))
+    for _ in range(2):
+        accumulator.add([torch.ones(1), None])
+    accumulator.finish_leaf(0)
+    assert accumulator.touched.tolist() == [True, False]
+    assert accumulator.result().tolist() == [2.0, 0.0]
+
+
+def test_a_gradient_that_is_shared_by_two_parameters_is_not_added_to_itself() -> None:
+    accumulator = Accumulator(space_of(1, 1), CPU)
+    accumulator.start(1, range(1))
+    for _ in range(3):
+        shared = torch.ones(1)
+        accumulator.add([shared, shared])
+    accumulator.finish_leaf(0)
+    assert accumulator.result().tolist() == [3.0, 3.0]
+
+
+def test_parameters_of_different_types_live_in_different_spaces() -> None:
+    named = [("a", torch.empty(2)), ("b", torch.empty(2, dtype=torch.float64)), ("c", torch.empty(3))]
+    spaces = spaces_of(0, named)
+    assert [space.names for space in spaces] == [("a", "c"), ("b",)]
+    assert [space.positions for space in spaces] == [(0, 2), (1,)]
+
+
+def test_a_block_never_spans_parameters() -> None:
+    space = space_of(BLOCK + 5, 7)
+    assert space.blocks() == (range(BLOCK), range(BLOCK, BLOCK + 5), range(BLOCK + 5, BLOCK + 12))
+
+
+@given(st.lists(st.integers(0, 3 * BLOCK), min_size=1, max_size=5), st.integers(1, 6))
+def test_owners_share_whole_blocks_and_leave_none_out(sizes: list[int], replicas: int) -> None:
+    space = Space(
+        segment=0,
+        dtype=torch.float32,
+        names=tuple(str(i) for i in range(len(sizes))),
+        shapes=tuple(torch.Size([size]) for size in sizes),
+        positions=tuple(range(len(sizes))),
+    )
+    ranges = space.owner_ranges(replicas)
+    edges = {0, *(block.stop for block in space.blocks())}
+    assert next(r.start for r in ranges) == 0
+    assert [r.stop for r in ranges] == [*(r.start for r in ranges[1:]), sum(sizes)]
+    assert all(r.start in edges and r.stop in edges for r in ranges)

@@ -1,0 +1,114 @@
+import json
+
+import pytest
+import torch
+
+from tests.support import toys
+from tests.support.fleet import Fleet
+from varuna_runtime.spec.errors import CheckpointRefused, StepDiverged
+from varuna_runtime.spec.manifest import LossRecord
+from varuna_runtime.worker.link.memory import drive
+from varuna_runtime.worker.signals import PROGRESSED, StepDone
+
+
+def test_one_rank_that_asks_to_drain_and_save_is_heard_by_all_and_once() -> None:
+    fleet = Fleet(toys.mlp_training(), "2x2")
+    fleet.engines[3].request(drain=True)
+    fleet.engines[1].request(checkpoint=True)
+    first, second = fleet.train(2).steps
+    assert (first.drain, first.checkpoint) == (True, True)
+    assert (second.drain, second.checkpoint) == (False, False)
+
+
+def test_a_request_in_the_middle_of_a_step_is_carried_by_its_vote() -> None:
+    fleet = Fleet(toys.mlp_training(), "1x1")
+    (engine,) = fleet.engines
+    assert engine.advance() == PROGRESSED
+    engine.request(drain=True)
+    assert engine.run_step().drain
+
+
+def test_losses_stay_in_the_state_until_a_durable_step_holds_them() -> None:
+    fleet = Fleet(toys.mlp_training(), "1x2")
+    fleet.train(3)
+    for engine in fleet.engines:
+        engine.mark_durable(2)
+    assert [record.step for record in fleet.snapshot().trainer.losses] == [2]
+
+
+def test_the_learning_rate_is_the_one_the_step_used() -> None:
+    steps = Fleet(toys.mlp_training(), "1x1").train(2).steps
+    assert steps[0].learning_rate == 0.01
+    assert steps[1].learning_rate < 0.01
+
+
+def test_the_norm_is_that_before_clipping() -> None:
+    clipped = Fleet(toys.mlp_training(clip_grad_norm=0.01), "1x1").train(1).steps[0]
+    free = Fleet(toys.mlp_training(clip_grad_norm=None), "1x1").train(1).steps[0]
+    assert clipped.grad_norm == free.grad_norm
+
+
+def test_every_layout_has_the_same_weights_digest() -> None:
+    digests = set()
+    for layout in ("1x1", "2x2", "3x1"):
+        fleet = Fleet(toys.tied_training(), layout)
+        fleet.train(1)
+        digests |= set(Digests(fleet).run())
+    assert len(digests) == 1
+
+
+def test_replicas_that_differ_are_found_when_the_digest_is_made() -> None:
+    fleet = Fleet(toys.tied_training(), "1x2")
+    state = fleet.engines[1].state().segments[0]
+    next(iter(state.values())).add_(1.0)
+    with pytest.raises(StepDiverged, match="rank 1 holds other weights"):
+        Digests(fleet).run()
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name() -> None:
+    fleet = Fleet(toys.mlp_training(), "1x1")
+    state = fleet.engines[0].state()
+    state.segments[0]["param:0.weight"] = torch.zeros(1)
+    with pytest.raises(CheckpointRefused, match=r"param:0\.weight"):
+        fleet.engines[0].load(state.segments, state.trainer)
+
+
+def test_the_saved_groups_name_every_parameter_of_the_model_on_every_rank() -> None:
+    states = [engine.state() for engine in Fleet(toys.tied_training(), "2x2").engines]
+    assert len({state.trainer.optimizer_groups for state in states}) == 1
+    assert "3.norm.weight" in json.dumps(json.loads(states[0].trainer.optimizer_groups))
+
+
+class Digests:
+    """Drives the digests of all ranks like steps."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.network = fleet.network
+        self.works = [Collecting(engine) for engine in fleet.engines]
+
+    def run(self) -> list[str]:
+        drive(self.network, self.works, seed=0)
+        return [work.result for work in self.works]
+
+
+class Collecting:
+    def __init__(self, engine: object) -> None:
+        self.work = engine.digest()
+        self.result = ""
+
+    def advance(self) -> object:
+        try:
+            return next(self.work)
+        except StopIteration as end:
+            self.result = end.value
+            return DONE
+
+
+DONE = StepDone(
+    record=LossRecord(step=0, loss_hex="0x0p+0", weight=1.0, samples=1),
+    loss=0.0,
+    grad_norm=0.0,
+    learning_rate=0.0,
+    drain=False,
+    checkpoint=False,
+)

@@ -1,0 +1,108 @@
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from varuna_runtime.spec.errors import CheckpointRefused, ModelRefused
+from varuna_runtime.worker.optimizer import StageOptimizer
+from varuna_runtime.worker.plain import from_text, to_text
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda named: torch.optim.SGD(named, lr=0.1),
+    "momentum": lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9),
+    "Adam": lambda named: torch.optim.Adam(named, lr=0.1),
+    "AdamW": lambda named: torch.optim.AdamW(named, lr=0.1, amsgrad=True),
+    "Adagrad": lambda named: torch.optim.Adagrad(named, lr=0.1),
+    "Adafactor": lambda named: torch.optim.Adafactor(named, lr=0.1),
+    "RMSprop": lambda named: torch.optim.RMSprop([p for _, p in named], lr=0.1),
+}
+SCHEDULERS: dict[str, Callable[[Any], Any] | None] = {
+    "none": None,
+    "steps": lambda o: lr_scheduler.MultiStepLR(o, [1, 3]),
+    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 5),
+    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.5**step),
+    "sequence": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o), lr_scheduler.ExponentialLR(o, 0.5)], milestones=[2]
+    ),
+    "plateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0),
+}
+
+
+def named_parameters() -> list[tuple[str, nn.Parameter]]:
+    generator = torch.Generator().manual_seed(3)
+    here = nn.Parameter(torch.randn(4, 3, generator=generator))
+    return [("here", here), ("elsewhere", nn.Parameter(torch.empty(2, device="meta")))]
+
+
+def build(optimizer: str, scheduler: str) -> tuple[StageOptimizer, nn.Parameter]:
+    named = named_parameters()
+    stage = StageOptimizer(named, optimizer=OPTIMIZERS[optimizer], scheduler=SCHEDULERS[scheduler])
+    return stage, named[0][1]
+
+
+def take_step(stage: StageOptimizer, parameter: nn.Parameter, step: int) -> None:
+    parameter.grad = torch.full_like(parameter, 0.1 * (step + 1))
+    stage.step(loss=1.0)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "scheduler"),
+    [(o, "none") for o in OPTIMIZERS] + [("momentum", s) for s in SCHEDULERS],
+)
+@pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")
+def test_a_restored_optimizer_goes_on_with_the_same_bits(optimizer: str, scheduler: str) -> None:
+    original, weights = build(optimizer, scheduler)
+    for step in range(2):
+        take_step(original, weights, step)
+    restored, copied = build(optimizer, scheduler)
+    with torch.no_grad():
+        copied.copy_(weights)
+    restored.load(
+        {name: t.clone() for name, t in original.tensors(["here"]).items()},
+        groups=original.groups_text(),
+        scheduler=original.scheduler_text(),
+    )
+    for step in range(2, 4):
+        take_step(original, weights, step)
+        take_step(restored, copied, step)
+    assert copied.equal(weights)
+    assert restored.groups_text() == original.groups_text()
+
+
+def test_kernels_that_may_round_differently_are_pinned_off() -> None:
+    made = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], foreach=True)
+    StageOptimizer([("w", made.param_groups[0]["params"][0])], optimizer=lambda named: made, scheduler=None)
+    assert made.param_groups[0]["foreach"] is False
+    assert made.param_groups[0]["fused"] is False
+
+
+def test_other_groups_than_those_saved_are_refused() -> None:
+    original, _ = build("Adam", "none")
+    other = StageOptimizer(
+        [("new", nn.Parameter(torch.zeros(1)))], optimizer=OPTIMIZERS["Adam"], scheduler=None
+    )
+    with pytest.raises(CheckpointRefused, match="parameter groups differ"):
+        other.load({}, groups=original.groups_text(), scheduler="")
+
+
+def test_plain_values_survive_their_text() -> None:
+    value = {
+        1: (0.1, 1e-300),
+        "none": None,
+        "list": [True, float("inf")],
+        "counter": Counter({3: 2}),
+        "map": {},
+    }
+    restored = from_text(to_text(value, of="a test"))
+    assert restored == value
+    assert isinstance(restored, dict)
+    assert isinstance(restored["counter"], Counter)
+
+
+def test_a_value_that_cannot_be_restored_is_refused_by_its_owner() -> None:
+    with pytest.raises(ModelRefused, match="my scheduler keeps a object"):
+        to_text([object()], of="my scheduler")
