@@ -1,0 +1,186 @@
+"""A local pool driven through the command line, as a user would; and the faults a spot market adds."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from varuna_manager.cloud.local import LocalProvider
+from varuna_manager.cloud.pool_file import Role
+from varuna_manager.home import Home
+
+CLI = [sys.executable, "-m", "varuna_manager.cli"]
+JOBS = pathlib.Path(__file__).parent / "jobs"
+TERMINAL = {"succeeded", "failed", "cancelled"}
+
+
+@dataclass
+class Pool:
+    """`varuna` with a home of its own; every process it starts carries that home in its environment."""
+
+    home: pathlib.Path
+    env: dict[str, str]
+
+    def run(self, *words: str, check: bool = True, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run one `varuna` command to its end."""
+        done = subprocess.run(
+            [*CLI, *words], env=self.env, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        if check and done.returncode:
+            raise AssertionError(
+                f"varuna {' '.join(words)} -> {done.returncode}\n{done.stdout}\n{done.stderr}"
+            )
+        return done
+
+    def json(self, *words: str) -> list[dict[str, object]]:
+        """Run a command with --json and return its records."""
+        text = self.run(*words, "--json").stdout
+        if text.startswith("["):
+            return list(json.loads(text))
+        return [json.loads(text)] if text.startswith("{\n") else [json.loads(t) for t in text.splitlines()]
+
+    def up(self, nodes: int, *words: str) -> None:
+        """Bring the pool to `nodes` living nodes."""
+        self.run("up", "-n", str(nodes), *words)
+
+    def submit(self, folder: pathlib.Path, *words: str) -> str:
+        """Submit `folder`/job.yaml and return the job's id."""
+        return self.run("submit", str(folder / "job.yaml"), *words).stdout.split()[-1]
+
+    def status(self, job: str) -> dict[str, object]:
+        """Return the job's status record."""
+        record = self.json("status", job)[0]
+        return {**record, "state": str(record["state"]).lower()}
+
+    def status_or_none(self, job: str) -> str | None:
+        """Return the job's state, or None while no manager answers."""
+        done = self.run("status", job, "--json", check=False)
+        if done.returncode in (0, 1) and done.stdout.startswith(("[", "{")):
+            value = json.loads(done.stdout)
+            return str((value[0] if isinstance(value, list) else value)["state"]).lower()
+        return None
+
+    def node_pids(self) -> dict[str, int]:
+        """Return the agents' pids by node, of those alive."""
+        started = LocalProvider(Home(self.home)).started()
+        pids = {s.name: s.process.pid for s in started if s.role is Role.AGENT}
+        return {node: pid for node, pid in pids.items() if is_alive(pid)}
+
+    def manager_pid(self) -> int:
+        """Return the manager's pid."""
+        return int(json.loads((self.home / "manager" / "manager.json").read_text())["process"]["pid"])
+
+    def worker_pids(self) -> list[int]:
+        """Return the workers of all nodes: the children of launchers, which are children of agents."""
+        launchers = [pid for agent in self.node_pids().values() for pid in children(agent)]
+        return sorted(pid for launcher in launchers for pid in children(launcher))
+
+    def wait(
+        self, job: str, until: Callable[[dict[str, object]], bool], timeout: float = 120
+    ) -> dict[str, object]:
+        """Poll the job's status until it satisfies `until`; fails with the last status and events."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            try:
+                status = self.status(job)
+            except AssertionError:  # the manager may be down by our own hand
+                time.sleep(0.3)
+                continue
+            if until(status):
+                return status
+            time.sleep(0.2)
+        raise AssertionError(f"timed out: {self.run('status', job, check=False).stdout}\n{self.trail(job)}")
+
+    def wait_end(self, job: str, timeout: float = 180) -> dict[str, object]:
+        """Wait for a terminal state."""
+        return self.wait(job, lambda s: s["state"] in TERMINAL, timeout)
+
+    def trail(self, job: str) -> str:
+        """Return events and logs, for a failure's message."""
+        events = self.run("events", job, check=False).stdout
+        logs = self.run("logs", job, check=False).stdout
+        return f"{events}\n--- logs\n{logs[-6000:]}"
+
+    def processes(self) -> list[int]:
+        """Return every living process of this pool, found by the home in its environment."""
+        return [pid for pid in all_pids() if self._carries_home(pid)]
+
+    def _carries_home(self, pid: int) -> bool:
+        try:
+            environ = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+        return f"VARUNA_HOME={self.home}".encode() in environ.split(b"\0") and is_alive(pid)
+
+
+@contextlib.contextmanager
+def pool(home: pathlib.Path, **env: str) -> Iterator[Pool]:
+    """Yield a pool and take it down; asserts that nothing is left behind."""
+    before = leftovers()
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("VARUNA_")}
+    made = Pool(home=home, env={**inherited, "VARUNA_HOME": str(home), **env})
+    try:
+        yield made
+    finally:
+        made.run("down")
+    wait_until(lambda: not made.processes(), "processes outlive `varuna down`")
+    assert leftovers() <= before, sorted(leftovers() - before)
+
+
+def leftovers() -> set[str]:
+    """Return what might stay behind: our temporary folders and shared-memory segments."""
+    return {str(p) for p in [*pathlib.Path("/tmp").glob("varuna*"), *pathlib.Path("/dev/shm").glob("*")]}
+
+
+def wait_until(holds: Callable[[], bool], why: str, timeout: float = 20) -> None:
+    """Poll until `holds`; fails with `why`."""
+    deadline = time.monotonic() + timeout
+    while not holds():
+        assert time.monotonic() < deadline, why
+        time.sleep(0.05)
+
+
+def all_pids() -> list[int]:
+    """Return every pid of this machine."""
+    return [int(p.name) for p in pathlib.Path("/proc").iterdir() if p.name.isdigit()]
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Return /proc/<pid>/stat after the command name; empty when the process is gone."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def is_alive(pid: int) -> bool:
+    """Return True unless the process is gone or a zombie."""
+    fields = stat_fields(pid)
+    return bool(fields) and fields[0] not in "ZX"
+
+
+def children(pid: int) -> list[int]:
+    """Return the direct children of a process."""
+    return [p for p in all_pids() if (fields := stat_fields(p)) and fields[1] == str(pid) and is_alive(p)]
+
+
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Signal a process that may already be gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def copy_job(name: str, folder: pathlib.Path, **changes: str) -> pathlib.Path:
+    """Copy a job folder and replace whole lines `key: ...` of its job.yaml."""
+    shutil.copytree(JOBS / name, folder)
+    path = folder / "job.yaml"
+    lines = [line for line in path.read_text().splitlines() if line.split(":")[0] not in changes]
+    path.write_text("\n".join(lines + [f"{key}: {value}" for key, value in changes.items()]) + "\n")
+    return folder
