@@ -6,7 +6,7 @@ from tests.support.fleet import Fleet, assert_equal_bits
 from varuna_runtime.spec.layout import ScheduleKind
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=15, deadline=None, derandomize=True, database=None)
 @given(
     stages=st.integers(1, 4),
     replicas=st.integers(1, 3),
