@@ -47,6 +47,7 @@ class Consumer:
         step: Step,
         commit: Callable[[Batch], None],
         dispatch: Callable[[AnyAction], None],
+        journal_id: int = 0,
     ) -> None:
         self._state = state
         self._step = step
@@ -54,11 +55,17 @@ class Consumer:
         self._dispatch = dispatch
         self._queue: asyncio.Queue[_Posted] = asyncio.Queue()
         self._is_closed = False
+        self._journal_id = journal_id
 
     @property
     def state(self) -> State:
         """The state as journaled."""
         return self._state
+
+    @property
+    def journal_id(self) -> int:
+        """Id of the newest journaled event that is in `state`."""
+        return self._journal_id
 
     @property
     def backlog(self) -> int:
@@ -96,6 +103,7 @@ class Consumer:
         if not outcome.rows.is_empty:
             await asyncio.to_thread(self._commit, outcome.rows)
         self._state = outcome.state
+        self._journal_id += len(outcome.rows.journal)
         for each in posted:
             each.done()
         for line in outcome.rows.events:

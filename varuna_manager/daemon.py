@@ -13,7 +13,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from varuna_manager import config as settings
-from varuna_manager import serving, single
+from varuna_manager import serving, single, snapshots
 from varuna_manager.clock import Clock
 from varuna_manager.cloud import processes
 from varuna_manager.cloud.local import LocalProvider
@@ -24,16 +24,17 @@ from varuna_manager.consumer import Consumer
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.events import ManagerStarted, StepSeen
 from varuna_manager.core.state import State
-from varuna_manager.core.step import replay, step
-from varuna_manager.dispatch import Dispatcher, Means, keep_profile
+from varuna_manager.core.step import step
+from varuna_manager.dispatch import Dispatcher, keep_profile
+from varuna_manager.links import Links
 from varuna_manager.logbook import Logbook
+from varuna_manager.means import Means
 from varuna_manager.persistence import Batch, Database
 from varuna_manager.planning import PlanningProcess
 from varuna_manager.rpc.agents import AgentLinkService, LinkSettings
-from varuna_manager.rpc.clients import ClientMeans, ClientService
-from varuna_manager.rpc.links import Links
+from varuna_manager.rpc.clients import ClientService
 from varuna_manager.secrecy import SecretBox, generation_key
-from varuna_manager.watching import forget_secrets, poll_provider, report_gone, tick
+from varuna_manager.watching import forget_secrets, poll_provider, report_gone, take_snapshots, tick
 from varuna_runtime.spec.errors import Conflict, VarunaError
 from varuna_runtime.store import Store, open_store
 from varuna_runtime.wire.v1 import agent_pb2_grpc, client_pb2_grpc
@@ -76,13 +77,14 @@ async def _run(config: ManagerConfig, held: ExitStack) -> None:
             tasks.create_task(tick(parts.consumer, parts.clock)),
             tasks.create_task(poll_provider(parts.provider, parts.consumer, parts.clock)),
             tasks.create_task(forget_secrets(parts.secrets, parts.consumer)),
+            tasks.create_task(take_snapshots(parts.database, parts.consumer)),
         ]
         try:
             await _take_over(parts)
             await _serve(server, parts)
-            here = serving.Serving(address=address, epoch=parts.epoch, process=processes.own())
+            here = serving.Serving(address=address, epoch=parts.started.epoch, process=processes.own())
             serving.write(config.places, here)
-            _log.info("serving", address=address, epoch=parts.epoch, home=str(config.places.root))
+            _log.info("serving", address=address, epoch=parts.started.epoch, home=str(config.places.root))
             await stop.wait()
             _log.info("stopping", why="asked to; agents keep their workers")
         finally:
@@ -103,44 +105,43 @@ class _Parts:
     secrets: SecretBox
     agents: AgentLinkService
     clients: ClientService
-    epoch: int
+    started: ManagerStarted
 
 
 def _assembled(config: ManagerConfig, held: ExitStack, tasks: asyncio.TaskGroup) -> _Parts:
     home = config.places
     database = Database(home.journal)
     held.callback(database.close)
-    store = open_store(config.store_url)
     planning = PlanningProcess()
     held.callback(planning.close)
     planning.start()
-    links, clock = Links(), Clock(not_before_s=database.last_at_s())
-    secrets = SecretBox(home.secrets)
-    dispatcher = Dispatcher(
-        Means(
-            links=links,
-            database=database,
-            store=store,
-            store_url=config.store_url,
-            secrets=secrets,
-            generation_key=generation_key(home.secret_key),
-            clock=clock,
-            plan=planning.plan,
-        ),
-        tasks,
+    means = Means(
+        links=Links(),
+        database=database,
+        store=open_store(config.store_url),
+        store_url=config.store_url,
+        secrets=SecretBox(home.secrets),
+        generation_key=generation_key(home.secret_key),
+        clock=Clock(not_before_s=database.last_at_s()),
+        plan=planning.plan,
     )
-    core_config = CoreConfig(beat_s=config.beat_s, lease_s=config.lease_s)
+    dispatcher = Dispatcher(means, tasks)
     consumer = Consumer(
-        replay(database.replay(), core_config),
+        snapshots.recovered(database),
         step=step,
-        commit=_Committing(database, store, held),
+        commit=_Committing(database, means.store, held),
         dispatch=dispatcher.dispatch,
+        journal_id=database.last_id(),
     )
     dispatcher.answer_to(consumer.offer)
-    logbook = Logbook(home.logs, max_job_bytes=config.max_log_bytes_per_job, mask=secrets.masked)
-    epoch = database.next_epoch()
+    started = ManagerStarted(
+        at_s=means.clock.now_s(),
+        epoch=database.next_epoch(),
+        config=CoreConfig(beat_s=config.beat_s, lease_s=config.lease_s),
+    )
+    logbook = Logbook(home.logs, max_job_bytes=config.max_log_bytes_per_job, mask=means.secrets.masked)
     link_settings = LinkSettings(
-        epoch=epoch,
+        epoch=started.epoch,
         beat_s=config.beat_s,
         lease_s=config.lease_s,
         stop_on_disconnect_after_s=config.stop_on_disconnect_after_s,
@@ -149,22 +150,12 @@ def _assembled(config: ManagerConfig, held: ExitStack, tasks: asyncio.TaskGroup)
         consumer=consumer,
         dispatcher=dispatcher,
         database=database,
-        clock=clock,
+        clock=means.clock,
         provider=LocalProvider(home) if config.provider == "local" else StaticProvider(),
-        secrets=secrets,
-        agents=AgentLinkService(consumer, links, logbook, clock, link_settings),
-        clients=ClientService(
-            ClientMeans(
-                consumer=consumer,
-                database=database,
-                store=store,
-                logbook=logbook,
-                secrets=secrets,
-                clock=clock,
-                planning=planning,
-            )
-        ),
-        epoch=epoch,
+        secrets=means.secrets,
+        agents=AgentLinkService(consumer, means.links, logbook, means.clock, link_settings),
+        clients=ClientService(means, consumer, logbook),
+        started=started,
     )
 
 
@@ -174,7 +165,7 @@ async def _take_over(parts: _Parts) -> None:
         parts.secrets.remove(job)  # its submit never reached the journal
     for seen in _remembered(parts.database, parts.consumer.state):
         parts.consumer.offer(seen)
-    await parts.consumer.post(ManagerStarted(at_s=parts.clock.now_s(), epoch=parts.epoch))
+    await parts.consumer.post(parts.started)
     await report_gone(parts.provider, parts.consumer, parts.clock)
 
 

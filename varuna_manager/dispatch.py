@@ -1,19 +1,17 @@
 """Carries the core's actions out; never waits, answers come back as events."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from typing import Any, Protocol, assert_never
 
 import structlog
 
-from varuna_manager.clock import Clock
 from varuna_manager.core import actions, events
-from varuna_manager.persistence import Batch, Database, ProfileRow, plan_row
-from varuna_manager.planner.request import PlanOutcome, PlanRequest
+from varuna_manager.means import Means
+from varuna_manager.persistence import Batch, ProfileRow, plan_row
+from varuna_manager.planner.request import PlanOutcome
 from varuna_manager.rpc import translate
-from varuna_manager.rpc.links import Links
-from varuna_manager.secrecy import SecretBox, generation_secret
+from varuna_manager.secrecy import generation_secret
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput, ObjectMissing, StoreError
 from varuna_runtime.spec.layout import Infeasible
@@ -29,20 +27,6 @@ class Offer(Protocol):
     def __call__(self, event: events.AnyEvent, *, rows: Batch) -> None:
         """Queue the event."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """What the dispatcher works with."""
-
-    links: Links
-    database: Database
-    store: Store
-    store_url: str
-    secrets: SecretBox
-    generation_key: bytes
-    clock: Clock
-    plan: Callable[[PlanRequest], Coroutine[Any, Any, PlanOutcome]]
 
 
 class Dispatcher:

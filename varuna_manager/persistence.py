@@ -73,6 +73,22 @@ _profiles = sa.Table(
     sa.Column("device_kind", sa.Text, primary_key=True),
     sa.Column("profile_json", sa.LargeBinary, nullable=False),
 )
+_snapshots = sa.Table(
+    "snapshots",
+    _tables,
+    sa.Column("journal_id", sa.Integer, primary_key=True),
+    sa.Column("format", sa.Text, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRow:
+    """The state after the journal entry `journal_id`; another `format` cannot be read."""
+
+    journal_id: int
+    format: str
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,12 +223,30 @@ class Database:
             for profile in batch.profiles:
                 connection.execute(_upsert(_profiles, asdict(profile), ["model_hash", "device_kind"]))
 
-    def replay(self) -> Iterator[Durable]:
-        """Yield every journaled event, oldest first."""
-        query = sa.select(_journal.c.body).order_by(_journal.c.id)
+    def replay(self, *, after: int = 0) -> Iterator[Durable]:
+        """Yield every journaled event with an id above `after`, oldest first."""
+        query = sa.select(_journal.c.body).where(_journal.c.id > after).order_by(_journal.c.id)
         with self._reader.connect() as connection:
             for (body,) in connection.execute(query.execution_options(yield_per=_PAGE)):
                 yield codec.decode(body)
+
+    def last_id(self) -> int:
+        """Return the id of the newest journaled event; ids count up by one from 1."""
+        with self._reader.connect() as connection:
+            return connection.execute(sa.select(sa.func.max(_journal.c.id))).scalar() or 0
+
+    def snapshot(self) -> SnapshotRow | None:
+        """Return the newest snapshot."""
+        query = sa.select(_snapshots).order_by(_snapshots.c.journal_id.desc()).limit(1)
+        with self._reader.connect() as connection:
+            row = connection.execute(query).mappings().first()
+            return SnapshotRow(**row) if row else None
+
+    def keep_snapshot(self, snapshot: SnapshotRow) -> None:
+        """Keep this snapshot instead of the older ones."""
+        with self._writer.begin() as connection:
+            connection.execute(_upsert(_snapshots, asdict(snapshot), ["journal_id"]))
+            connection.execute(sa.delete(_snapshots).where(_snapshots.c.journal_id < snapshot.journal_id))
 
     def last_at_s(self) -> float:
         """Return the time of the newest journaled event, 0 for an empty journal."""

@@ -4,15 +4,18 @@ import asyncio
 
 import structlog
 
+from varuna_manager import snapshots
 from varuna_manager.clock import Clock
 from varuna_manager.cloud.provider import NodeState, Provider, ProviderError
 from varuna_manager.consumer import Consumer
 from varuna_manager.core.events import NodeLeft, Ticked
+from varuna_manager.persistence import Database
 from varuna_manager.secrecy import SecretBox
 
 _log = structlog.get_logger()
 TICK_S = 0.1
 POLL_S = 1.0
+SNAPSHOT_EVERY = 5_000
 _POLL_TIMEOUT_S = 30.0
 _SWEEP_S = 1.0
 
@@ -53,6 +56,19 @@ async def report_gone(provider: Provider, consumer: Consumer, clock: Clock) -> s
                 NodeLeft(at_s=clock.now_s(), node=seen.node, incarnation=node.incarnation, reason=seen.reason)
             )
     return ""
+
+
+async def take_snapshots(database: Database, consumer: Consumer) -> None:
+    """Snapshot the state whenever enough was journaled since the last time, until cancelled."""
+    newest = database.snapshot()
+    done = newest.journal_id if newest else 0
+    while True:
+        await asyncio.sleep(_SWEEP_S)
+        state, journal_id = consumer.state, consumer.journal_id
+        if journal_id - done >= SNAPSHOT_EVERY:
+            row = await asyncio.to_thread(snapshots.taken, state, journal_id)
+            await asyncio.to_thread(database.keep_snapshot, row)
+            done = journal_id
 
 
 async def forget_secrets(secrets: SecretBox, consumer: Consumer) -> None:

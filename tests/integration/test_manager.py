@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -385,3 +386,16 @@ def test_a_lost_address_is_replaced_by_another_with_a_warning(manager: ManagerPr
         manager.start()
         assert manager.address != f"{host}:{port}"
         assert "address lost" in manager.errors()
+
+
+def test_a_journal_that_cannot_be_written_ends_the_manager_with_the_reason(
+    manager: ManagerProcess, client: Client
+) -> None:
+    connection = sqlite3.connect(manager.home.journal)
+    connection.execute("DROP TABLE journal")
+    connection.commit()
+    connection.close()
+    with FakeAgent(manager.address) as agent:
+        agent.wait_for_message("welcome")
+        assert manager.wait() != 0
+    assert "the manager cannot go on: OperationalError" in manager.errors()

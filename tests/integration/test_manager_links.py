@@ -15,10 +15,10 @@ from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.events import AnyEvent, Durable, NodeDisconnected, NodeJoined
 from varuna_manager.core.state import State
 from varuna_manager.core.step import step
+from varuna_manager.links import Links
 from varuna_manager.logbook import Logbook
 from varuna_manager.persistence import Batch
 from varuna_manager.rpc.agents import AgentLinkService, LinkSettings
-from varuna_manager.rpc.links import Links
 from varuna_runtime.wire.v1 import agent_pb2, agent_pb2_grpc
 
 HELLO = agent_pb2.AgentMessage(

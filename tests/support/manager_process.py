@@ -53,6 +53,11 @@ class ManagerProcess:
     def stop(self) -> int:
         return self._end(signal.SIGTERM)
 
+    def wait(self) -> int:
+        """Wait until it ends by itself and return its exit status."""
+        assert self._process is not None
+        return self._process.wait(WAIT_S)
+
     def client(self) -> Client:
         return Client(self.address)
 

@@ -12,10 +12,10 @@ import structlog
 from varuna_manager.clock import Clock
 from varuna_manager.consumer import Consumer
 from varuna_manager.core import events
+from varuna_manager.links import Link, Links
 from varuna_manager.logbook import Logbook, LogFile
 from varuna_manager.persistence import Batch, ProfileRow
 from varuna_manager.rpc import translate
-from varuna_manager.rpc.links import Link, Links
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.wire.v1 import agent_pb2, agent_pb2_grpc

@@ -2,29 +2,27 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
-from varuna_manager.clock import Clock
 from varuna_manager.consumer import Consumer
 from varuna_manager.core import events, views
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.pool import as_request, plannable, preferred_kind
 from varuna_manager.core.state import Job, State
 from varuna_manager.logbook import Logbook
-from varuna_manager.persistence import Database, plan_row
-from varuna_manager.planner.request import PlanOutcome, PlanRequest
+from varuna_manager.means import Means
+from varuna_manager.persistence import plan_row
+from varuna_manager.planner.request import PlanRequest
 from varuna_manager.rpc import shown, submission
 from varuna_manager.rpc.refusals import UnknownName, refusals
 from varuna_manager.rpc.tail import Tail
-from varuna_manager.secrecy import SecretBox, new_suffix
+from varuna_manager.secrecy import new_suffix
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import Conflict, InvalidInput
 from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.profile import Profile
-from varuna_runtime.store import Store
 from varuna_runtime.wire.v1 import client_pb2, client_pb2_grpc
 
 _LOOK_S = 0.2  # how often a follower looks; steps and log lines come in bursts
@@ -33,32 +31,13 @@ _SETTLE_S = 1.0  # the last log lines arrive a little after the end of their job
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class Planning(Protocol):
-    """Answers plan requests without holding up the loop."""
-
-    async def plan(self, request: PlanRequest) -> PlanOutcome:
-        """Return the planner's answer."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientMeans:
-    """What the service works with."""
-
-    consumer: Consumer
-    database: Database
-    store: Store
-    logbook: Logbook
-    secrets: SecretBox
-    clock: Clock
-    planning: Planning
-
-
 class ClientService(client_pb2_grpc.ClientServicer):
     """Jobs are found by id, or by name, which means the newest of that name."""
 
-    def __init__(self, means: ClientMeans) -> None:
+    def __init__(self, means: Means, consumer: Consumer, logbook: Logbook) -> None:
         self._means = means
+        self._consumer = consumer
+        self._logbook = logbook
         self._submitting = asyncio.Lock()
 
     async def Submit(  # noqa: N802
@@ -79,7 +58,7 @@ class ClientService(client_pb2_grpc.ClientServicer):
             kind = preferred_kind(nodes)
             if found.spec.exactness is Exactness.BITWISE:
                 nodes = tuple(node for node in nodes if node.device_kind == kind)
-            answer = await self._means.planning.plan(
+            answer = await self._means.plan(
                 PlanRequest(
                     spec=found.spec,
                     model=found.model,
@@ -121,7 +100,7 @@ class ClientService(client_pb2_grpc.ClientServicer):
         async with refusals(context):
             job = self._job(request.job).job
             rank = request.rank if request.HasField("rank") else None
-            tail = Tail(self._means.logbook, job, rank)
+            tail = Tail(self._logbook, job, rank)
             async for is_last in self._readings(job, follow=request.follow):
                 for lines in await asyncio.to_thread(
                     lambda last: list(tail.new_lines(is_last=last)), is_last
@@ -177,7 +156,7 @@ class ClientService(client_pb2_grpc.ClientServicer):
             if job.phase in (JobPhase.SUCCEEDED, JobPhase.FAILED):
                 raise Conflict(f"job {job.job} is over already: {job.phase}")
             at_s = self._means.clock.now_s()
-            await self._means.consumer.post(events.CancelRequested(at_s=at_s, job=job.job, user=request.user))
+            await self._consumer.post(events.CancelRequested(at_s=at_s, job=job.job, user=request.user))
             return client_pb2.CancelReply(state=self._state.jobs[job.job].phase)
 
     async def DrainNode(  # noqa: N802
@@ -190,14 +169,14 @@ class ClientService(client_pb2_grpc.ClientServicer):
                 here = sorted(name for name, node in self._state.nodes.items() if not node.is_gone)
                 raise UnknownName("node", request.node, here)
             at_s = self._means.clock.now_s()
-            await self._means.consumer.post(
+            await self._consumer.post(
                 events.NodeDrainRequested(at_s=at_s, node=request.node, user=request.user)
             )
             return client_pb2.DrainNodeReply()
 
     @property
     def _state(self) -> State:
-        return self._means.consumer.state
+        return self._consumer.state
 
     def _job(self, name: str) -> Job:
         jobs = self._state.jobs
@@ -223,7 +202,7 @@ class ClientService(client_pb2_grpc.ClientServicer):
             raise InvalidInput(f"bundle: {key} is not in the manager's store; upload it there first")
         job = f"{found.spec.name}-{new_suffix()}"
         await asyncio.to_thread(self._means.secrets.put, job, secrets)
-        await self._means.consumer.post(
+        await self._consumer.post(
             events.JobSubmitted(
                 at_s=self._means.clock.now_s(),
                 job=job,

@@ -10,10 +10,11 @@ from tests.support.fake_agent import profile_of
 from tests.support.manager_process import model, submission
 from varuna_manager.clock import Clock
 from varuna_manager.core import actions, events
-from varuna_manager.dispatch import Dispatcher, Means, keep_profile, profile_key
+from varuna_manager.dispatch import Dispatcher, keep_profile, profile_key
+from varuna_manager.links import Link, Links
+from varuna_manager.means import Means
 from varuna_manager.persistence import Batch, Database, ProfileRow
 from varuna_manager.planner.request import PlanOutcome, PlanRequest
-from varuna_manager.rpc.links import Link, Links
 from varuna_manager.secrecy import SecretBox
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.layout import Infeasible

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from varuna_manager.rpc.links import Link, Links
+from varuna_manager.links import Link, Links
 from varuna_runtime.wire.v1 import agent_pb2
 
 DRAIN = agent_pb2.ManagerMessage(drain=agent_pb2.Drain(job="j", generation=1))
