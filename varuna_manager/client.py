@@ -191,23 +191,26 @@ class Client:
 
     def watch(self, job: str) -> Iterator[JobStatus]:
         """Yield the job now and after each change, until it is over."""
-        for status in self._stream(self._stub.Watch, pb.WatchRequest(job=job)):
+        for status in self._stream(self._stub.Watch, pb.WatchRequest(job=job), timeout_s=None):
             yield _record(JobStatus, status)
 
     def logs(self, job: str, *, rank: int | None = None, follow: bool = False) -> Iterator[LogChunk]:
         """Yield what the ranks printed; with `follow` until the job is over, across morphs."""
-        for chunk in self._stream(self._stub.Logs, pb.LogsRequest(job=job, rank=rank, follow=follow)):
+        request = pb.LogsRequest(job=job, rank=rank, follow=follow)
+        for chunk in self._stream(self._stub.Logs, request, timeout_s=self._limit(follow)):
             yield _record(LogChunk, chunk)
 
     def events(self, job: str = "", *, follow: bool = False, after: int = 0) -> Iterator[EventRecord]:
         """Yield the events of a job, or of everything, with an id above `after`."""
         request = pb.EventsRequest(job=job, follow=follow, after=after)
-        for event in self._stream(self._stub.Events, request):
+        for event in self._stream(self._stub.Events, request, timeout_s=self._limit(follow)):
             yield _record(EventRecord, event)
 
     def steps(self, job: str) -> tuple[StepRecord, ...]:
         """Return every committed step of a job, replays included."""
-        return tuple(_record(StepRecord, s) for s in self._stream(self._stub.Steps, pb.StepsRequest(job=job)))
+        request = pb.StepsRequest(job=job)
+        found = self._stream(self._stub.Steps, request, timeout_s=self._timeout_s)
+        return tuple(_record(StepRecord, step) for step in found)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         """Return the nodes the manager knows."""
@@ -231,8 +234,13 @@ class Client:
         except grpc.RpcError as err:
             raise _translated(err, self.address) from err
 
-    def _stream(self, method: Callable[..., Any], request: object) -> Iterator[_Message]:
-        call = method(request)
+    def _limit(self, follow: bool) -> float | None:
+        return None if follow else self._timeout_s
+
+    def _stream(
+        self, method: Callable[..., Any], request: object, *, timeout_s: float | None
+    ) -> Iterator[_Message]:
+        call = method(request, timeout=timeout_s)
         try:
             yield from call
         except grpc.RpcError as err:
