@@ -11,7 +11,7 @@ from varuna_runtime.spec.errors import PeerLost
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.link.dist import DistLink
 from varuna_runtime.worker.link.group import form_group, host_store, join_store
-from varuna_runtime.worker.link.memory import MemoryNetwork
+from varuna_runtime.worker.link.memory import MemoryLink, MemoryNetwork
 
 Pair = tuple[Link, Link]
 
@@ -92,6 +92,18 @@ def test_a_message_of_many_tensors_and_one_of_none_arrive_whole(pair: Pair) -> N
     pair[0].send(1, "none", ())
     assert all(a.equal(b) for a, b in zip(awaited(pair[1], 0, "many"), many, strict=True))
     assert awaited(pair[1], 0, "none") == ()
+
+
+def test_a_message_that_arrives_between_two_polls_ends_the_wait(pair: Pair) -> None:
+    if isinstance(pair[1], MemoryLink):
+        return  # driven, never waited for
+    assert pair[1].poll(0, "first") is None
+    pair[0].send(1, "first", (torch.tensor(1),))
+    pair[0].send(1, "second", (torch.tensor(2),))
+    while pair[1].poll(0, "second") is None:
+        continue
+    pair[1].wait()
+    assert pair[1].poll(0, "first") is not None
 
 
 def test_a_rank_that_left_still_delivers_what_it_sent_and_then_counts_as_lost(pair: Pair) -> None:

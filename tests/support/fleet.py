@@ -8,7 +8,7 @@ from torch import Tensor
 from varuna_runtime.partition import PartitionedModel, cut
 from varuna_runtime.spec.job import Exactness, Precision
 from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
-from varuna_runtime.spec.manifest import TrainerState
+from varuna_runtime.spec.manifest import LossRecord, TrainerState
 from varuna_runtime.spec.reduction import share
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.link.memory import MemoryNetwork, drive
@@ -61,6 +61,17 @@ def settings_of(
         threads=1,
         shuffle=training.shuffle,
     )
+
+
+# What a stepper returns that drives something other than steps to its end.
+NO_STEP = StepDone(
+    record=LossRecord(step=0, loss_hex="0x0p+0", weight=1.0, samples=1),
+    loss=0.0,
+    grad_norm=0.0,
+    learning_rate=0.0,
+    drain=False,
+    checkpoint=False,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,9 +107,10 @@ class RankEngine:
         try:
             return next(self._running)
         except StopIteration as end:
-            self._running = None
-            done: StepDone = end.value
-            return done
+            done: StepDone | None = end.value
+        assert done is not None, "an engine whose step failed cannot go on"
+        self._running = None
+        return done
 
     def run_step(self) -> StepDone:
         """Run one whole step, blocking on the link; for a rank with a process of its own."""

@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from tests.support import toys
-from tests.support.fleet import Fleet
+from tests.support.fleet import NO_STEP, Fleet
 from varuna_runtime.spec.errors import CheckpointRefused, StepDiverged
-from varuna_runtime.spec.manifest import LossRecord
 from varuna_runtime.worker.link.memory import drive
-from varuna_runtime.worker.signals import PROGRESSED, StepDone
+from varuna_runtime.worker.signals import PROGRESSED
 
 
 def test_one_rank_that_asks_to_drain_and_save_is_heard_by_all_and_once() -> None:
@@ -101,14 +100,4 @@ class Collecting:
             return next(self.work)
         except StopIteration as end:
             self.result = end.value
-            return DONE
-
-
-DONE = StepDone(
-    record=LossRecord(step=0, loss_hex="0x0p+0", weight=1.0, samples=1),
-    loss=0.0,
-    grad_norm=0.0,
-    learning_rate=0.0,
-    drain=False,
-    checkpoint=False,
-)
+            return NO_STEP

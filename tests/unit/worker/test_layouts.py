@@ -41,6 +41,12 @@ def test_a_layout_gives_the_bits_of_one_process(kind: str, layout: str) -> None:
     assert_equal_bits(fleet(kind, layout).train(NUM_STEPS, seed=1), alone(kind))
 
 
+def test_a_stage_without_parameters_gives_the_bits_of_one_process() -> None:
+    ran = fleet("dropout", "5x2")
+    assert not any(name.startswith("1.") for name in ran.model.initial_state(seed=0))
+    assert_equal_bits(ran.train(NUM_STEPS), alone("dropout"))
+
+
 @pytest.mark.parametrize("schedule", ScheduleKind)
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("kind", ["dropout", "batch norm", "tied"])

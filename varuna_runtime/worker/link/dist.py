@@ -29,7 +29,8 @@ class DistLink:
         self._inbox: dict[tuple[int, str], deque[Parcel]] = defaultdict(deque)
         self._lost: dict[int, str] = {}
         self._left: set[int] = set()
-        self._num_events = self._num_seen = 0
+        self._num_events = 0
+        self._missed_at: int | None = None  # events seen by the first poll without a message since a wait
         self._outbox: dict[int, SimpleQueue[Parcel | None]] = {peer: SimpleQueue() for peer in sorted(peers)}
         self._threads = [
             threading.Thread(target=work, args=(peer,), name=f"link-{word}-{peer}", daemon=True)
@@ -54,20 +55,22 @@ class DistLink:
     def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:
         """Return the next message of (source, tag) or None."""
         with self._changed:
-            self._num_seen = self._num_events
             queue = self._inbox[source, tag]
             if not queue:
                 self._raise_if_lost()
                 if source in self._left:
                     raise PeerLost(source, "it left the generation")
+                if self._missed_at is None:
+                    self._missed_at = self._num_events
                 return None
             parcel = queue.popleft()
         return parcel.unpack(self._group.device)
 
     def wait(self) -> None:
-        """Block until a message or a loss came that no poll has seen."""
+        """Block until a message or a loss came since the first poll that found none; then poll anew."""
         with self._changed:
-            self._changed.wait_for(lambda: self._num_events != self._num_seen)
+            self._changed.wait_for(lambda: self._num_events != self._missed_at)
+            self._missed_at = None
 
     def close(self) -> None:
         """Send what is queued and goodbye, then wait a bounded time for the peers' goodbyes."""
