@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +52,7 @@ class SegmentRunner:
         self._device = device
         self._precision = precision
         self._forbid_mutation = forbid_mutation
+        self._watched = _owned_tensors(module)
         # A module that edits its input in place needs a copy: the input is a leaf, and it is stashed.
         self._copies_inputs = any(getattr(m, "inplace", False) for m in module.modules())
 
@@ -105,13 +107,10 @@ class SegmentRunner:
     def _versions(self, inputs: Sequence[Tensor]) -> list[tuple[str, int, int]]:
         """Return (name, identity, version) of everything that a forward must leave alone."""
         found = [(f"input {i}", id(t), t._version) for i, t in enumerate(inputs)]
-        for name, module in self.module.named_modules():
-            for owned in (module._parameters, module._buffers):
-                found += [
-                    (f"{name}.{key}" if name else key, id(t), t._version)
-                    for key, t in owned.items()
-                    if t is not None
-                ]
+        for name, owner, key in self._watched:
+            tensor = owner[key]
+            if tensor is not None:
+                found.append((name, id(tensor), tensor._version))
         return found
 
     def _check_unchanged(self, before: list[tuple[str, int, int]], after: list[tuple[str, int, int]]) -> None:
@@ -134,3 +133,13 @@ def _leaf(tensor: Tensor) -> Tensor:
 def _in_order(module: nn.Module, names: dict[str, str]) -> list[tuple[str, nn.Parameter]]:
     found = dict(module.named_parameters())
     return [(name, found[name]) for name in names if name in found]
+
+
+def _owned_tensors(module: nn.Module) -> list[tuple[str, dict[str, Tensor | None], str]]:
+    """Return (local name, the dict that holds it, its key there) of every parameter and buffer."""
+    return [
+        (f"{name}.{key}" if name else key, owner, key)
+        for name, part in module.named_modules()
+        for owner in (cast(dict[str, Tensor | None], part._parameters), part._buffers)
+        for key in owner
+    ]

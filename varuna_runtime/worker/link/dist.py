@@ -94,8 +94,8 @@ class DistLink:
             while (parcel := self._outbox[peer].get()) is not None:
                 channel.send(parcel)
             channel.send(Parcel(GOODBYE, ()))
-        except RuntimeError as err:
-            self._lose(peer, str(err))
+        except Exception as err:  # a thread that dies in silence would leave the engine waiting
+            self._lose(peer, f"{type(err).__name__}: {err}")
 
     def _receive_all(self, peer: int) -> None:
         channel = Channel(self._group, peer)
@@ -104,8 +104,8 @@ class DistLink:
                 with self._changed:
                     self._inbox[peer, parcel.description.tag].append(parcel)
                     self._notify()
-        except (RuntimeError, ValueError) as err:
-            self._lose(peer, str(err))
+        except Exception as err:  # as above
+            self._lose(peer, f"{type(err).__name__}: {err}")
             return
         with self._changed:
             self._left.add(peer)
@@ -114,7 +114,7 @@ class DistLink:
     def _lose(self, peer: int, reason: str) -> None:
         with self._changed:
             if peer not in self._left:
-                self._lost.setdefault(peer, reason.splitlines()[0] if reason else "unknown")
+                self._lost.setdefault(peer, reason.splitlines()[0])
             self._notify()
 
     def _notify(self) -> None:
