@@ -1,11 +1,20 @@
 """From `--manager`, or this machine's state home, to a client."""
 
 import getpass
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
 
 from varuna_manager import serving
 from varuna_manager.client import Client
 from varuna_manager.config import default_home
 from varuna_runtime.spec.errors import NoManager
+
+_RETRY_S = 0.5
+
+T = TypeVar("T")
 
 
 def address_of(manager: str | None) -> str:
@@ -30,6 +39,22 @@ def last_address() -> str | None:
 def connect(manager: str | None) -> Client:
     """Return a client of the manager meant; close it after use."""
     return Client(address_of(manager))
+
+
+def patiently(attempt: Callable[[], T], within_s: float) -> T:
+    """Repeat an idempotent call while no manager answers; NoManager passes through after `within_s`."""
+    give_up_at = time.monotonic() + within_s
+    is_told = False
+    while True:
+        try:
+            return attempt()
+        except NoManager as err:
+            if time.monotonic() > give_up_at:
+                raise
+            if not is_told:
+                click.echo(f"{err}; waiting for it to come back", err=True)
+                is_told = True
+            time.sleep(_RETRY_S)
 
 
 def user_name() -> str:

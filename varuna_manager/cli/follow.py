@@ -6,19 +6,19 @@ at another port even, is only a pause.
 
 import contextlib
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 
 import click
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from varuna_manager.cli.connect import connect
+from varuna_manager.cli.connect import connect, patiently
 from varuna_manager.cli.output import console
 from varuna_manager.cli.progress import event_line, progress_line
 from varuna_manager.client import EventRecord, JobStatus
-from varuna_runtime.spec.errors import NoManager
 
 POLL_S = 0.5
 PLAIN_EVERY_S = 5.0
@@ -47,7 +47,7 @@ def looks(job: str, manager: str | None) -> Generator[Seen, None, None]:
     """Yield the job and its new events twice a second until it is over."""
     last_id = 0
     while True:
-        seen = _patiently(lambda after=last_id: _look(job, manager, after))  # type: ignore[misc]
+        seen = patiently(partial(_look, job, manager, last_id), GIVE_UP_AFTER_S)
         if seen.events:
             last_id = seen.events[-1].id
         yield seen
@@ -61,21 +61,6 @@ def _look(job: str, manager: str | None, after: int) -> Seen:
         # The job first: an event that comes in between is then shown, not lost.
         status = client.job(job)
         return Seen(job=status, events=tuple(client.events(status.job, after=after)))
-
-
-def _patiently(look: Callable[[], Seen]) -> Seen:
-    give_up_at = time.monotonic() + GIVE_UP_AFTER_S
-    is_told = False
-    while True:
-        try:
-            return look()
-        except NoManager as err:
-            if time.monotonic() > give_up_at:
-                raise
-            if not is_told:
-                click.echo(f"{err}; waiting for it to come back", err=True)
-                is_told = True
-            time.sleep(POLL_S)
 
 
 def _plain(job: str, manager: str | None) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from varuna_manager.cli.connect import connect, user_name
+from varuna_manager.cli.connect import connect, patiently, user_name
 from varuna_manager.cli.follow import follow as follow_job
 from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job
 from varuna_manager.cli.options import follow_option, json_option, manager_option
@@ -18,6 +18,8 @@ from varuna_runtime.spec.errors import Conflict
 from varuna_runtime.spec.mistakes import Mistake
 from varuna_runtime.store import open_store
 from varuna_runtime.store.bundle import upload
+
+RETRY_WITHIN_S = 60.0
 
 
 @click.command()
@@ -42,12 +44,19 @@ def submit(
         if dry_run:
             return show(_dry_run(client, job, measured), as_json=as_json)
         bundle = upload(open_store(store or default_home().store_url), job.workdir)
-        name = client.submit(_submission(job, measured, bundle=bundle.sha256))
+    submission = _submission(job, measured, bundle=bundle.sha256)
+    name = patiently(lambda: _submitted(submission, manager), RETRY_WITHIN_S)
     if as_json:
         print_json({"job": name})
     else:
         click.echo(name)
     return follow_job(name, manager) if follow else 0
+
+
+def _submitted(submission: Submission, manager: str | None) -> str:
+    """Submit; doing it again is safe, because the request's id gives the same job."""
+    with connect(manager) as client:
+        return client.submit(submission)
 
 
 def _dry_run(client: Client, job: JobOnDisk, measured: Measured) -> PlanReport:
