@@ -38,7 +38,7 @@ def virtual_replicas(batch: BatchShape, num_micro: int) -> int:
 
 
 def default_virtual_replicas(batch_size: int, micro_batch_size: int, nodes_max: int) -> int:
-    """V when the job file leaves it open: smallest power of two >= 4 x `nodes_max`, at most the largest <= M."""
+    """V when the job file leaves it open: smallest power of two >= 4 x `nodes_max`, but at most M."""
     wanted = 1 << (4 * nodes_max - 1).bit_length()
     num_micro = num_micro_batches(batch_size, micro_batch_size)
     return min(wanted, 1 << (num_micro.bit_length() - 1))
