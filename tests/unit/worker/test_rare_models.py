@@ -1,0 +1,98 @@
+"""Rare shapes of models: layers called twice, frozen and unused parameters, nothing to learn before a cut."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.support import toys
+from tests.support.fleet import Fleet, Snapshot, assert_equal_bits
+
+
+def model_ending_in(*modules: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(toys.WIDTH, 12), *modules, nn.Linear(12, 3))
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(12)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.norm(torch.tanh(self.norm(values)))
+
+
+class FrozenStatistics(Twice):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm.eval()
+
+
+class Sometimes(nn.Module):
+    """Uses one of two branches, as a mixture of experts does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low = nn.Linear(12, 12)
+        self.high = nn.Linear(12, 12)
+        self.never = nn.Linear(12, 12)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.low(values) if float(values.detach().sum()) < 0 else self.high(values)
+
+
+class Instances(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.InstanceNorm1d(3, affine=True, track_running_stats=True)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.norm(values.reshape(-1, 3, 4)).reshape(-1, 12)
+
+
+def frozen_start() -> nn.Module:
+    model = model_ending_in(nn.Tanh())
+    for parameter in model[0].parameters():
+        parameter.requires_grad_(False)
+    return model
+
+
+MODELS = {
+    "a norm called twice": lambda: model_ending_in(Twice()),
+    "statistics kept frozen": lambda: model_ending_in(FrozenStatistics()),
+    "branches": lambda: model_ending_in(Sometimes()),
+    "instance norm": lambda: model_ending_in(Instances()),
+    "a frozen start": frozen_start,
+}
+
+
+def trained(kind: str, layout: str, *, recompute: bool = False) -> Snapshot:
+    training = toys.mlp_training(model=MODELS[kind], batch_size=12)
+    return Fleet(training, layout, micro_batch_size=3, recompute=recompute).train(2)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("layout", ["3x1", "2x2", "1x3"])
+def test_a_rare_model_has_the_same_bits_on_every_layout(kind: str, layout: str) -> None:
+    assert_equal_bits(trained(kind, layout, recompute=True), trained(kind, "1x1"))
+
+
+def test_every_call_of_a_norm_counts() -> None:
+    tracked = trained("a norm called twice", "2x2").tensors["buffer:1.norm.num_batches_tracked"]
+    assert int(tracked) == 2 * 4 * 2  # calls, micro-batches, steps
+
+
+def test_frozen_statistics_and_parameters_stay_as_they_were() -> None:
+    statistics = trained("statistics kept frozen", "2x2").tensors["buffer:1.norm.running_mean"]
+    assert not statistics.any()
+    fleet = Fleet(toys.mlp_training(model=frozen_start), "2x2")
+    before = fleet.snapshot().tensors["param:0.weight"]
+    assert fleet.train(1).tensors["param:0.weight"].equal(before)
+
+
+def test_a_parameter_that_got_no_gradient_is_not_decayed() -> None:
+    training = toys.mlp_training(model=MODELS["branches"], batch_size=12)
+    fleet = Fleet(training, "2x2", micro_batch_size=3)
+    before = fleet.snapshot().tensors["param:1.never.weight"]
+    after = fleet.train(1).tensors
+    assert after["param:1.never.weight"].equal(before)
+    assert "optim:1.never.weight:exp_avg" not in after
