@@ -106,22 +106,22 @@ class Dispatcher:
         self._answer(made, Batch(plans=(plan_row(action.job, answer),)))
 
     async def _find_profile(self, action: actions.FindProfile) -> None:
-        found = await asyncio.to_thread(self._profile, action.model_hash, action.device_kind)
+        found = await asyncio.to_thread(self._profile, action.workload, action.device_kind)
         at_s = self._means.clock.now_s()
         if found is None:
             self._answer(events.ProfileMissing(at_s=at_s, job=action.job), Batch())
         else:
             self._answer(events.ProfileReady(at_s=at_s, job=action.job, profile=found), Batch())
 
-    def _profile(self, model_hash: str, device_kind: str) -> Profile | None:
-        text = self._means.database.profile(model_hash, device_kind=device_kind)
+    def _profile(self, workload: str, device_kind: str) -> Profile | None:
+        text = self._means.database.profile(workload, device_kind=device_kind)
         try:
-            text = text or self._means.store.get(profile_key(model_hash, device_kind))
+            text = text or self._means.store.get(profile_key(workload, device_kind))
             return canonical.loads(Profile, text)
         except ObjectMissing:
             return None
         except (StoreError, InvalidInput) as err:
-            _log.warning("cached profile unusable, measuring again", model=model_hash, why=str(err))
+            _log.warning("cached profile unusable, measuring again", workload=workload, why=str(err))
             return None
 
     def _answer(self, event: events.AnyEvent, rows: Batch) -> None:
@@ -132,11 +132,11 @@ class Dispatcher:
 def keep_profile(store: Store, row: ProfileRow) -> None:
     """Put a measured profile where another manager over the same store finds it; failing is no harm."""
     try:
-        store.put(profile_key(row.model_hash, row.device_kind), row.profile_json)
+        store.put(profile_key(row.workload, row.device_kind), row.profile_json)
     except StoreError as err:
-        _log.warning("profile not shared", model=row.model_hash, why=str(err))
+        _log.warning("profile not shared", model=row.workload, why=str(err))
 
 
-def profile_key(model_hash: str, device_kind: str) -> str:
+def profile_key(workload: str, device_kind: str) -> str:
     """Return the store key of a profile."""
-    return f"profiles/{canonical.digest((model_hash, device_kind))}.json"
+    return f"profiles/{canonical.digest((workload, device_kind))}.json"

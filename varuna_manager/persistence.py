@@ -69,7 +69,7 @@ _plans = sa.Table(
 _profiles = sa.Table(
     "profiles",
     _tables,
-    sa.Column("model_hash", sa.Text, primary_key=True),
+    sa.Column("workload", sa.Text, primary_key=True),
     sa.Column("device_kind", sa.Text, primary_key=True),
     sa.Column("profile_json", sa.LargeBinary, nullable=False),
 )
@@ -150,7 +150,7 @@ class PlanRow:
 class ProfileRow:
     """A measured profile by what it was measured for."""
 
-    model_hash: str
+    workload: str
     device_kind: str
     profile_json: bytes
 
@@ -221,7 +221,7 @@ class Database:
                 if rows:
                     connection.execute(insert(table).on_conflict_do_nothing(), rows)
             for profile in batch.profiles:
-                connection.execute(_upsert(_profiles, asdict(profile), ["model_hash", "device_kind"]))
+                connection.execute(_upsert(_profiles, asdict(profile), ["workload", "device_kind"]))
 
     def replay(self, *, after: int = 0) -> Iterator[Durable]:
         """Yield every journaled event with an id above `after`, oldest first."""
@@ -297,9 +297,9 @@ class Database:
             row = connection.execute(query.order_by(_plans.c.id.desc()).limit(1)).mappings().first()
             return PlanRow(**row) if row else None
 
-    def profile(self, model_hash: str, *, device_kind: str = "") -> bytes | None:
+    def profile(self, workload: str, *, device_kind: str = "") -> bytes | None:
         """Return the profile of a model for a device kind, or for any kind when none is given."""
-        query = sa.select(_profiles.c.profile_json).where(_profiles.c.model_hash == model_hash)
+        query = sa.select(_profiles.c.profile_json).where(_profiles.c.workload == workload)
         if device_kind:
             query = query.where(_profiles.c.device_kind == device_kind)
         with self._reader.connect() as connection:

@@ -1,6 +1,7 @@
 """`varuna submit`: from a job file to a job, or to the plan it would get."""
 
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -44,7 +45,7 @@ def submit(
         if dry_run:
             return show(_dry_run(client, job, measured), as_json=as_json)
         bundle = upload(open_store(store or default_home().store_url), job.workdir)
-    submission = _submission(job, measured, bundle=bundle.sha256)
+    submission = _submission(job, measured, bundle=bundle.sha256, secrets=job.secrets)
     name = patiently(lambda: _submitted(submission, manager), RETRY_WITHIN_S)
     if as_json:
         print_json({"job": name})
@@ -61,11 +62,12 @@ def _submitted(submission: Submission, manager: str | None) -> str:
 
 def _dry_run(client: Client, job: JobOnDisk, measured: Measured) -> PlanReport:
     """Plan with the profile the nodes once measured, if the manager has it, else with one of this machine."""
+    bundle = upload(open_store("memory://"), job.workdir).sha256
     try:
-        return client.dry_run(_submission(job, measured, bundle=""))
+        return client.dry_run(_submission(job, measured, bundle=bundle, secrets={}))
     except Conflict:
         click.echo("measuring the model on this machine", err=True)
-        return client.dry_run(_submission(job, _measured(job, with_profile=True), bundle=""))
+        return client.dry_run(_submission(job, _measured(job, with_profile=True), bundle=bundle, secrets={}))
 
 
 def _measured(job: JobOnDisk, *, with_profile: bool) -> Measured:
@@ -77,7 +79,7 @@ def _measured(job: JobOnDisk, *, with_profile: bool) -> Measured:
         raise
 
 
-def _submission(job: JobOnDisk, measured: Measured, *, bundle: str) -> Submission:
+def _submission(job: JobOnDisk, measured: Measured, *, bundle: str, secrets: Mapping[str, str]) -> Submission:
     return Submission(
         spec=job.spec,
         model=measured.model,
@@ -85,7 +87,7 @@ def _submission(job: JobOnDisk, measured: Measured, *, bundle: str) -> Submissio
         bundle=bundle,
         user=user_name(),
         request_id=uuid.uuid4().hex,
-        secrets=job.secrets if bundle else {},
+        secrets=dict(secrets),
     )
 
 

@@ -22,7 +22,7 @@ class FindProfile:
     """Look for a cached profile; answered by ProfileReady or ProfileMissing."""
 
     job: str
-    model_hash: str
+    workload: str  # profile.workload_hash of the job
     device_kind: str
 
 

@@ -39,7 +39,7 @@ def ask(change: Change, job: Job) -> None:
     timeout_s = change.config.plan_timeout_s if is_profiled else change.config.find_timeout_s
     change.put_job(replace(job, asked_version=version, deadline_s=change.at_s + timeout_s))
     if job.profile is None:
-        change.do(FindProfile(job=job.job, model_hash=job.model.hash(), device_kind=job.device_kind))
+        change.do(FindProfile(job=job.job, workload=job.workload, device_kind=job.device_kind))
         return
     request = PlanRequest(
         spec=job.spec,

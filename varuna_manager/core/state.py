@@ -10,7 +10,7 @@ from varuna_manager.core.phases import CONNECTED, GONE, TERMINAL, JobPhase, Node
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import BatchShape, Plan
 from varuna_runtime.spec.model import ModelRecord
-from varuna_runtime.spec.profile import Profile
+from varuna_runtime.spec.profile import Profile, workload_hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +128,12 @@ class Job:
     fruitless: int = 0  # failed generations since the last durable progress
     first_cause: str = ""  # of those
     open_generation: int = 0  # ended by collateral only: its root cause may still arrive
+
+    @property
+    def workload(self) -> str:
+        """What its profile is cached under."""
+        return workload_hash(self.model, self.spec, self.bundle)
+
     hosts: Mapping[str, Host] = field(default_factory=dict)
     touched: frozenset[str] = frozenset()  # nodes that may keep its launcher and files
     weights_sha256: str = ""

@@ -22,7 +22,7 @@ from varuna_manager.secrecy import new_suffix
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import Conflict, InvalidInput
 from varuna_runtime.spec.job import Exactness
-from varuna_runtime.spec.profile import Profile
+from varuna_runtime.spec.profile import Profile, workload_hash
 from varuna_runtime.wire.v1 import client_pb2, client_pb2_grpc
 
 _LOOK_S = 0.2  # how often a follower looks; steps and log lines come in bursts
@@ -220,7 +220,8 @@ class ClientService(client_pb2_grpc.ClientServicer):
     ) -> Profile:
         text: bytes | None = request.profile_json
         if not text:
-            text = await asyncio.to_thread(self._means.database.profile, found.model.hash(), device_kind=kind)
+            workload = workload_hash(found.model, found.spec, request.bundle)
+            text = await asyncio.to_thread(self._means.database.profile, workload, device_kind=kind)
         if not text:
             raise Conflict("no profile of this model is known yet; send one measured on your machine")
         return canonical.loads(Profile, text)

@@ -50,5 +50,5 @@ class ModelRecord:
     num_steps: int  # resolved length of the training
 
     def hash(self) -> str:
-        """SHA-256 of the structure; with device kind and software it keys the profile cache."""
+        """SHA-256 of the structure."""
         return canonical.digest(self.segments) if self.segments else ""

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+from varuna_runtime.spec import canonical
+from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.spec.model import ModelRecord
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentCost:
@@ -43,3 +47,14 @@ class Profile:
     cross_node: LinkCost
     optimizer_step_s_per_byte: float  # seconds per parameter byte
     measured_on: str  # node names or "this machine", for the explanation
+
+
+def workload_hash(model: ModelRecord, spec: JobSpec, bundle: str) -> str:
+    """Return what a job's costs depend on beside the device; with its kind it keys the profile cache.
+
+    The bundle stands for what no structure shows, such as the length of a sequence.
+    """
+    sizes = (spec.batch_size, spec.micro_batch_size, spec.precision, spec.threads_per_worker)
+    return canonical.digest(
+        (model.hash(), bundle, spec.entrypoint, spec.args, sorted(spec.env.items()), sizes)
+    )

@@ -96,7 +96,7 @@ def test_a_raised_event_is_journaled_with_the_tick_that_raised_it() -> None:
 
 def test_rows_are_written_with_their_event_even_if_it_is_volatile() -> None:
     shell = Shell()
-    row = ProfileRow(model_hash="m", device_kind="d", profile_json=b"{}")
+    row = ProfileRow(workload="m", device_kind="d", profile_json=b"{}")
 
     async def work() -> None:
         consumer = shell.consumer()

@@ -25,7 +25,7 @@ REQUEST = PlanRequest(
     spec=submission("b").spec, model=model(), profile=profile_of(model()), nodes=(), batch=None
 )
 PROFILE = canonical.dumps(profile_of(model()))
-ROW = ProfileRow(model_hash=model().hash(), device_kind="cpu:test", profile_json=PROFILE)
+ROW = ProfileRow(workload=model().hash(), device_kind="cpu:test", profile_json=PROFILE)
 
 
 class Shell:
@@ -82,7 +82,7 @@ def make_plan(version: int, job: str = "j") -> actions.MakePlan:
     return actions.MakePlan(job=job, pool_version=version, request=REQUEST)
 
 
-FIND = actions.FindProfile(job="j", model_hash=model().hash(), device_kind="cpu:test")
+FIND = actions.FindProfile(job="j", workload=model().hash(), device_kind="cpu:test")
 
 
 def test_a_plan_comes_back_with_its_pool_version_and_its_row(shell: Shell) -> None:
@@ -135,7 +135,7 @@ def test_a_profile_of_another_manager_is_found_in_the_store(shell: Shell) -> Non
 
 
 def test_an_unreadable_profile_counts_as_missing(shell: Shell) -> None:
-    shell.store.put(profile_key(ROW.model_hash, ROW.device_kind), b"{")
+    shell.store.put(profile_key(ROW.workload, ROW.device_kind), b"{")
     shell.dispatch(FIND)
     assert [type(e) for e, _ in shell.answers] == [events.ProfileMissing]
 

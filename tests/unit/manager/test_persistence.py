@@ -107,7 +107,7 @@ def test_the_plan_in_use_is_found_by_hash_else_the_newest_answer(database: Datab
 
 
 def test_a_profile_measured_again_replaces_the_older(database: Database) -> None:
-    row = ProfileRow(model_hash="m", device_kind="d", profile_json=b"1")
+    row = ProfileRow(workload="m", device_kind="d", profile_json=b"1")
     database.commit(Batch(profiles=(row,)))
     database.commit(Batch(profiles=(replace(row, profile_json=b"2"),)))
     assert database.profile("m", device_kind="d") == b"2"
