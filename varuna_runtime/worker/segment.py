@@ -12,6 +12,8 @@ from varuna_runtime.spec.errors import ModelRefused
 from varuna_runtime.spec.job import Precision
 from varuna_runtime.worker.randomness import seed_generators
 
+_ALIGNMENT = 64  # bytes; what torch's allocators give at least
+
 Head = Callable[[object], Tensor]  # output of the last segment -> sum of the loss
 
 
@@ -72,7 +74,7 @@ class SegmentRunner:
     def backward(self, frame: Frame, gradients: Sequence[Tensor | None]) -> Gradients:
         """Return the gradients of the inputs and the trainable parameters; frees the frame's graph."""
         roots = [
-            (output, gradient)
+            (output, _as_received(gradient))
             for output, gradient in zip(frame.outputs, gradients, strict=True)
             if gradient is not None and output.requires_grad
         ]
@@ -127,7 +129,17 @@ class SegmentRunner:
 def _leaf(tensor: Tensor) -> Tensor:
     if not isinstance(tensor, Tensor):
         raise ModelRefused(f"a model input is a {type(tensor).__name__}; wanted tensors only")
-    return tensor.detach().requires_grad_(tensor.requires_grad)
+    return _as_received(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+
+def _as_received(tensor: Tensor) -> Tensor:
+    """Return `tensor` laid out as if it came over a link, wherever the cuts are.
+
+    Kernels may choose their order of sums by strides and alignment.
+    """
+    if tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _in_order(module: nn.Module, names: dict[str, str]) -> list[tuple[str, nn.Parameter]]:

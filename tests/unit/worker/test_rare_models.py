@@ -49,6 +49,30 @@ class Instances(nn.Module):
         return self.norm(values.reshape(-1, 3, 4)).reshape(-1, 12)
 
 
+class Transposed(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        return values.reshape(-1, 3, 4).transpose(1, 2)
+
+
+class Shifted(nn.Module):
+    """Returns a view that starts in the middle of an allocation."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return torch.cat([values.new_zeros(1), values.flatten()])[1:].reshape(-1, 12)
+
+
+class Spread(nn.Module):
+    """Its gradient is one number, expanded."""
+
+    def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        return values, values.sum()
+
+
+class Gathered(nn.Module):
+    def forward(self, values: Tensor, total: Tensor) -> Tensor:
+        return values + 0.01 * total
+
+
 def frozen_start() -> nn.Module:
     model = model_ending_in(nn.Tanh())
     for parameter in model[0].parameters():
@@ -62,6 +86,7 @@ MODELS = {
     "branches": lambda: model_ending_in(Sometimes()),
     "instance norm": lambda: model_ending_in(Instances()),
     "a frozen start": frozen_start,
+    "odd memory on the edges": lambda: model_ending_in(Transposed(), Shifted(), Spread(), Gathered()),
 }
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from varuna_runtime.spec.errors import PeerLost, VarunaError
@@ -35,7 +36,10 @@ class MemoryNetwork:
     def put(self, source: int, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
         """Append a message."""
         self._raise_if_gone(to)
-        copies = tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in tensors)
+        copies = tuple(
+            t.detach().clone(memory_format=torch.contiguous_format).requires_grad_(t.requires_grad)
+            for t in tensors
+        )
         self._queues[source, to, tag].append(copies)
         self.num_sent += 1
 
