@@ -75,7 +75,7 @@ class Rank:
     state: RankState = RankState.WAITING
     pid: int | None = None
     heard_s: float = 0.0  # last sign of life
-    has_beaten: bool = False
+    has_spoken: bool = False  # its socket is up and its stream flows
     doubt: str = ""  # a failed call; told if the process ends without a word
     doubt_s: float = 0.0
     ending_s: float = 0.0

@@ -26,7 +26,7 @@ class Limits:
     """After how long silence or slowness counts as a hang, in seconds."""
 
     silence_s: float = 5.0
-    first_beat_s: float = 60.0  # a forked worker opens its socket; generous on a crowded machine
+    first_word_s: float = 60.0  # a forked worker opens its socket; generous on a crowded machine
     launcher_s: float = 150.0  # bundle, setup command and imports; below the manager's prepare time-out
     doubt_s: float = 5.0  # a worker whose call failed has this long to end by itself
     ending_s: float = 10.0  # and one that said its last word, too
@@ -211,6 +211,7 @@ class Supervisor:
         if rank is None:
             return
         rank.heard_s = self._now_s
+        rank.has_spoken |= isinstance(event, e.RankReported | e.RankStepped | e.RankBeat)
         match event:
             case e.RankForked():
                 yield from self._forked(rank, event.pid)
@@ -256,7 +257,6 @@ class Supervisor:
         yield a.Report(key=rank.key, report=report)
 
     def _beaten(self, rank: Rank, in_step_s: float) -> Iterator[a.Action]:
-        rank.has_beaten = True
         limit = self._jobs[rank.key.job].generations[rank.key.generation].order.spec.hang_timeout_s
         if rank.state is RankState.ACTIVE and in_step_s > limit:
             message = f"a step has been running for {in_step_s:.1f} s, more than hang_timeout_s = {limit:g}"
@@ -282,7 +282,7 @@ class Supervisor:
                 rank.ending_s = self._now_s
                 yield from self._kill(rank)
             return
-        limit = self._limits.silence_s if rank.has_beaten else self._limits.first_beat_s
+        limit = self._limits.silence_s if rank.has_spoken else self._limits.first_word_s
         if self._now_s - rank.heard_s > limit:
             message = f"the worker gave no sign of life for {limit:g} s"
             yield from self._condemn(rank, r.Failed(cause=r.Cause.HANG, message=message))

@@ -190,6 +190,22 @@ def test_t1_a_frozen_worker_is_killed_and_reported_as_a_hang() -> None:
     assert kill == a.Kill(launcher=1, key=key(1), pid=1000)
 
 
+def test_t1_a_worker_frozen_right_after_its_last_report_is_found_as_soon() -> None:
+    driver = Driver()
+    driver.until_active(1)
+    driver.now_s += 5.1
+    assert [type(action) for action in driver.feed(e.Ticked())] == [a.Report, a.Kill]
+
+
+def test_a_worker_may_take_its_time_to_its_first_word() -> None:
+    driver = Driver()
+    driver.until_forked(1)
+    driver.now_s += 59.0
+    assert driver.feed(e.Ticked()) == ()
+    driver.now_s += 2.0
+    assert [type(action) for action in driver.feed(e.Ticked())] == [a.Report, a.Kill]
+
+
 def test_a_beating_worker_is_left_alone_however_long_its_preparation_takes() -> None:
     driver = Driver()
     driver.until_forked(1)
