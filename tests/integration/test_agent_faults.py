@@ -269,3 +269,45 @@ def test_t38_a_data_set_may_fork_and_use_more_threads_than_its_launcher(
             assert len(s.of(1, "finished")) == 2, s.of(1, "failed")
 
     asyncio.run(run())
+
+
+def test_t37_sigkill_of_the_launcher_ends_its_ranks_and_the_next_start_has_a_new_one(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with scene(tmp_path, env=SLOW | {"IN_SAMPLE": GRANDCHILD}) as s:
+            await s.start(1, TWO)
+            await s.until_active(1, 2)
+            (launcher,) = (pid for pid in marked_processes(s.manager) if parent(pid) == s.agent.pid)
+            os.kill(launcher, signal.SIGKILL)
+            await s.until_gone(1)
+            assert marked_processes(s.manager) == ()
+            crashes = {report.failed.cause for report in s.of(1, "failed")}
+            assert common_pb2.FailureCause.WORKER_CRASH in crashes
+            await s.ask(2)
+            await s.until_prepared(2, 1)
+
+    asyncio.run(run())
+
+
+def test_a_failing_setup_command_is_a_user_error_with_its_output(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with scene(tmp_path, setup="echo no such wheel; exit 3") as s:
+            await s.ask(1)
+            await s.until_gone(1)
+            (report,) = s.of(1, "failed")
+            assert report.failed.cause == common_pb2.FailureCause.USER_ERROR
+            assert "exit code 3" in report.failed.message
+            assert "no such wheel" in report.failed.detail
+
+    asyncio.run(run())
+
+
+def test_a_missing_bundle_fails_the_start(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with scene(tmp_path) as s:
+            plan = s.job.plan(ONE, ("n1",))
+            await s.manager.send(start=s.job.start(1, plan, bundle="0" * 64))
+            await s.until_gone(1)
+            (report,) = s.of(1, "failed")
+            assert report.failed.cause == common_pb2.FailureCause.START_FAILED
+
+    asyncio.run(run())
