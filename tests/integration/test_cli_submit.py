@@ -38,6 +38,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / ".varunaignore").write_text("job.yaml\n")  # so that its edits keep the bundle and its profile
     return tmp_path
 
 
