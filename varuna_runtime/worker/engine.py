@@ -154,7 +154,7 @@ class RankEngine:
                 firsts = {use.name: name for use, name in first.items() if use.segment == segment.index}
                 _fill(segment.module, segment.names, firsts, known)
         self._built.optimizer.load(known, groups=trainer.optimizer_groups, scheduler=trainer.scheduler)
-        if trainer.stream_cursor:
+        if trainer.step:
             self._source.restore(trainer.stream_cursor)
         self._step, self._losses, self._running = trainer.step, list(trainer.losses), None
 

@@ -16,6 +16,7 @@ from varuna_runtime.wire.v1 import common_pb2, worker_pb2
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.link.dist import DistLink
 from varuna_runtime.worker.link.group import form_group, host_store, join_store
+from varuna_runtime.worker.peers import peers_of
 from varuna_runtime.worker.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Group:
             device=device,
             use_nccl=device.type == "cuda" and len(set(devices)) == self._world_size,  # one GPU each
         )
-        return DistLink(group, set(range(self._world_size)) - {self._order.rank})
+        return DistLink(group, peers_of(self._order.plan, self._order.rank, self._order.model.tied))
 
     def leave(self) -> None:
         """Wait, on rank 0, until nobody needs its store."""

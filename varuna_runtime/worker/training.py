@@ -21,7 +21,7 @@ class Training:
 
     model: Callable[[], nn.Module | Sequence[nn.Module]]
     loss: Callable[[Any, Any], Tensor | tuple[Tensor, Tensor]]  # (output, batch) -> mean, or (sum, weight)
-    optimizer: Callable[[Any], Any]  # named parameters of a stage -> torch.optim.Optimizer
+    optimizer: Callable[[Any], Any]  # named parameters of the model -> torch.optim.Optimizer
     dataset: Any
     batch_size: int
     steps: int | None = None
