@@ -21,6 +21,7 @@ from varuna_runtime.spec.errors import CheckpointRefused, StepDiverged
 from varuna_runtime.spec.layout import Plan
 from varuna_runtime.spec.manifest import LossRecord, TrainerState
 from varuna_runtime.spec.reduction import share
+from varuna_runtime.worker import determinism
 from varuna_runtime.worker.agreement import Agreement, Ballot, Decision, Totals
 from varuna_runtime.worker.build import build_stage, tensors_of
 from varuna_runtime.worker.data import SampleSource
@@ -66,6 +67,7 @@ class RankEngine:
         self._peers = [layout.rank(stage=self._stage, replica=d) for d in range(layout.replicas)]
         self._source = SampleSource.of(training, settings)
         self._device = device or torch.device("cpu")
+        determinism.pin(settings.exactness, self._device)
         self._built = build_stage(training, settings, model, plan.stages[self._stage], self._device)
         self._ties = tie_exchange(self._stage, plan.stages, model.tied)
         self._agreement = Agreement(link, layout)
