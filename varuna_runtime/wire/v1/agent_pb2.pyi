@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentMessage(_message.Message):
-    __slots__ = ("seq", "hello", "beat", "rank", "steps", "notice", "gone", "goodbye")
+    __slots__ = ("seq", "hello", "beat", "rank", "steps", "notice", "gone", "goodbye", "warm")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class AgentMessage(_message.Message):
     NOTICE_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    WARM_FIELD_NUMBER: _ClassVar[int]
     seq: int
     hello: Hello
     beat: Beat
@@ -25,7 +26,8 @@ class AgentMessage(_message.Message):
     notice: NoticeReport
     gone: GenerationGone
     goodbye: Goodbye
-    def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., rank: _Optional[_Union[RankReport, _Mapping]] = ..., steps: _Optional[_Union[StepReport, _Mapping]] = ..., notice: _Optional[_Union[NoticeReport, _Mapping]] = ..., gone: _Optional[_Union[GenerationGone, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    warm: WarmReport
+    def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., rank: _Optional[_Union[RankReport, _Mapping]] = ..., steps: _Optional[_Union[StepReport, _Mapping]] = ..., notice: _Optional[_Union[NoticeReport, _Mapping]] = ..., gone: _Optional[_Union[GenerationGone, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., warm: _Optional[_Union[WarmReport, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("node", "incarnation", "slots", "device_kind", "memory_bytes", "host", "version", "pid", "notices", "running")
@@ -147,8 +149,18 @@ class Goodbye(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
+class WarmReport(_message.Message):
+    __slots__ = ("job", "ok", "reason")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    OK_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    ok: bool
+    reason: str
+    def __init__(self, job: _Optional[str] = ..., ok: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
 class ManagerMessage(_message.Message):
-    __slots__ = ("epoch", "welcome", "ack", "start", "activate", "drain", "abort", "forget", "leave", "fenced")
+    __slots__ = ("epoch", "welcome", "ack", "start", "activate", "drain", "abort", "forget", "leave", "fenced", "warm")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
@@ -159,6 +171,7 @@ class ManagerMessage(_message.Message):
     FORGET_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
+    WARM_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     welcome: Welcome
     ack: Ack
@@ -169,7 +182,8 @@ class ManagerMessage(_message.Message):
     forget: Forget
     leave: Leave
     fenced: Fenced
-    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., activate: _Optional[_Union[Activate, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ...) -> None: ...
+    warm: Warm
+    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., activate: _Optional[_Union[Activate, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., warm: _Optional[_Union[Warm, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("beat_s", "lease_s", "stop_on_disconnect_after_s")
@@ -255,6 +269,27 @@ class Abort(_message.Message):
     generation: int
     reason: str
     def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Warm(_message.Message):
+    __slots__ = ("job", "job_json", "bundle", "bundle_store_url", "secrets")
+    class SecretsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    JOB_JSON_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_STORE_URL_FIELD_NUMBER: _ClassVar[int]
+    SECRETS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    job_json: bytes
+    bundle: str
+    bundle_store_url: str
+    secrets: _containers.ScalarMap[str, str]
+    def __init__(self, job: _Optional[str] = ..., job_json: _Optional[bytes] = ..., bundle: _Optional[str] = ..., bundle_store_url: _Optional[str] = ..., secrets: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Forget(_message.Message):
     __slots__ = ("job",)
