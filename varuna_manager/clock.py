@@ -18,6 +18,11 @@ class Clock:
         return self._anchor_s + time.monotonic()
 
 
+def monotonic_s() -> float:
+    """Return seconds that never jump, for time-outs within this process."""
+    return time.monotonic()
+
+
 def wall_s() -> float:
     """Return the wall clock; for deadlines that another process of this machine reads."""
     return time.time()

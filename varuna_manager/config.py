@@ -51,6 +51,11 @@ class ManagerConfig(BaseModel):
         return self.store or self.places.store_url
 
 
+def environment() -> dict[str, str]:
+    """Return a copy of this process's environment, to look names up in or to hand on."""
+    return dict(os.environ)
+
+
 def default_home() -> Home:
     """Return $VARUNA_HOME, or ~/.varuna."""
     return Home(Path(os.environ.get("VARUNA_HOME") or Path.home() / ".varuna"))

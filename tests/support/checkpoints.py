@@ -1,6 +1,7 @@
 """Small models, states and saves for checkpoint tests."""
 
 import threading
+import time
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -108,6 +109,7 @@ class Ranks:
                 layout=layout,
                 model=model,
                 exchange=shared,
+                clock=time.monotonic,
                 keep=keep,
                 patience=patience or Patience(begin_s=5.0, collect_s=30.0, poll_s=0.001),
             )

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from tests.support.driver import drive
 from varuna_runtime.partition import PartitionedModel, cut
 from varuna_runtime.spec.job import Exactness, Precision
 from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
 from varuna_runtime.spec.manifest import LossRecord, TrainerState
 from varuna_runtime.spec.reduction import share
 from varuna_runtime.worker.engine import RankEngine
-from varuna_runtime.worker.link.memory import MemoryNetwork, drive
+from varuna_runtime.worker.link.memory import MemoryNetwork
 from varuna_runtime.worker.signals import StepDone
 from varuna_runtime.worker.training import ResolvedTraining, Training
 

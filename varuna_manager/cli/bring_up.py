@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from varuna_manager import clock
 from varuna_manager.cli.connect import last_address
 from varuna_manager.client import Client, NodeStatus
 from varuna_manager.cloud import processes
@@ -128,9 +129,9 @@ def _missing(home: Home, provider: LocalProvider, client: Client) -> str:
 
 
 def _until(attempt: Callable[[], T | None], within_s: float, complaint: Callable[[], str]) -> T:
-    give_up_at = time.monotonic() + within_s
+    give_up_at = clock.monotonic_s() + within_s
     while (found := attempt()) is None:
-        if time.monotonic() > give_up_at:
+        if clock.monotonic_s() > give_up_at:
             raise NotUp(complaint())
         time.sleep(_POLL_S)
     return found

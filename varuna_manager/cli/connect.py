@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import click
 
-from varuna_manager import serving
+from varuna_manager import clock, serving
 from varuna_manager.client import Client
 from varuna_manager.config import default_home
 from varuna_runtime.spec.errors import NoManager
@@ -43,13 +43,13 @@ def connect(manager: str | None) -> Client:
 
 def patiently(attempt: Callable[[], T], within_s: float) -> T:
     """Repeat an idempotent call while no manager answers; NoManager passes through after `within_s`."""
-    give_up_at = time.monotonic() + within_s
+    give_up_at = clock.monotonic_s() + within_s
     is_told = False
     while True:
         try:
             return attempt()
         except NoManager as err:
-            if time.monotonic() > give_up_at:
+            if clock.monotonic_s() > give_up_at:
                 raise
             if not is_told:
                 click.echo(f"{err}; waiting for it to come back", err=True)

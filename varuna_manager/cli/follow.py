@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from varuna_manager import clock
 from varuna_manager.cli.connect import connect, patiently
 from varuna_manager.cli.output import console
 from varuna_manager.cli.progress import event_line, progress_line
@@ -69,9 +70,9 @@ def _plain(job: str, manager: str | None) -> int:
         for event in seen.events:
             click.echo(event_line(event))
         line = progress_line(seen.job)
-        if seen.job.is_over or (time.monotonic() >= next_at and line != shown):
+        if seen.job.is_over or (clock.monotonic_s() >= next_at and line != shown):
             click.echo(line)
-            next_at, shown = time.monotonic() + PLAIN_EVERY_S, line
+            next_at, shown = clock.monotonic_s() + PLAIN_EVERY_S, line
     return _exit_code(seen.job)
 
 

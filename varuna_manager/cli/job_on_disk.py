@@ -1,9 +1,9 @@
 """A job file with the files and the environment it refers to, checked with the lines of its keys."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from varuna_manager import config
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.jobfile import locate
 from varuna_runtime.spec.mistakes import Mark, Mistake
@@ -34,7 +34,7 @@ def read_job(path: Path, environment: dict[str, str] | None = None) -> JobOnDisk
     located = locate(text, source=str(path))
     if not isinstance(located, Located):
         return located
-    known = dict(os.environ) if environment is None else environment
+    known = config.environment() if environment is None else environment
     workdir = (path.parent / located.value.workdir).resolve()
     mistakes = (*_file_mistakes(located, workdir), *_secret_mistakes(located, known))
     if mistakes:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from varuna_manager import config
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.job import JobSpec
@@ -81,7 +82,7 @@ def _answer(module: str, job_file: Path, spec: JobSpec, workdir: Path) -> dict[s
 
 def _environment(spec: JobSpec) -> dict[str, str]:
     threads = str(spec.threads_per_worker)
-    return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **spec.env}
+    return {**config.environment(), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **spec.env}
 
 
 def _parsed(text: bytes, code: int, spec: JobSpec) -> dict[str, Any]:

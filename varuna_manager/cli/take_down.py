@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from varuna_manager import clock
 from varuna_manager.cloud import processes
 from varuna_manager.cloud.local import LocalProvider
 from varuna_manager.cloud.pool_file import Started
@@ -85,9 +86,9 @@ def _remove_run_files(home: Home) -> None:
 
 
 def _within(seconds: float, is_done: Callable[[], bool]) -> bool:
-    give_up_at = time.monotonic() + seconds
+    give_up_at = clock.monotonic_s() + seconds
     while not is_done():
-        if time.monotonic() > give_up_at:
+        if clock.monotonic_s() > give_up_at:
             return False
         time.sleep(_POLL_S)
     return True

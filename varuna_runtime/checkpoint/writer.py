@@ -5,7 +5,6 @@ forgotten: training goes on and the previous durable step stays the newest.
 """
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -87,9 +86,9 @@ class CheckpointWriter:
         layout: Layout,
         model: ModelRecord,
         exchange: RecordExchange,
+        clock: Callable[[], float],
         keep: int = 3,
         patience: Patience | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._clock = store, clock
         self._job, self._generation, self._rank, self._layout = job, generation, rank, layout

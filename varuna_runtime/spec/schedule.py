@@ -57,15 +57,6 @@ def program(
     return tuple(ops)
 
 
-def max_in_flight(ops: Sequence[Op]) -> int:
-    """Return the largest number of micro-batches forwarded but not yet backwarded."""
-    held = peak = 0
-    for op in ops:
-        held += {OpKind.FORWARD: 1, OpKind.RECOMPUTE: 0, OpKind.BACKWARD: -1}[op.kind]
-        peak = max(peak, held)
-    return peak
-
-
 def is_ready(op: Op, arrived: Arrivals) -> bool:
     """The ready-rule: F needs its activation, B its gradient, R nothing (its input is stashed)."""
     match op.kind:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from varuna_runtime.partition.seeding import preserved_random_state
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Layout, Plan, ScheduleKind, Slot, Stage
+from varuna_runtime.worker import clock
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.hosts import Result
 from varuna_runtime.worker.link.memory import MemoryNetwork
@@ -42,11 +42,11 @@ class LoneHost:
         plan = lone_plan(model, settings)
         engine = RankEngine(training, settings, model, plan, MemoryNetwork(1).link(0), device=device)
         losses: list[float] = []
-        started_s = reported_s = time.monotonic()
+        started_s = reported_s = clock.now_s()
         while engine.step < engine.num_steps:
             losses.append(engine.run_step().loss)
             engine.mark_durable(engine.step)
-            now_s = time.monotonic()
+            now_s = clock.now_s()
             if now_s - reported_s >= REPORT_EVERY_S or engine.step == engine.num_steps:
                 reported_s = now_s
                 pace = engine.step / (now_s - started_s)

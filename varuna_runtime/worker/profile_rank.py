@@ -1,13 +1,12 @@
 """One rank of a measuring generation: ranks 0 and 1 time the link, then rank 0 times the segments alone."""
 
-import time
-
 import torch
 
 from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.profile import LinkCost
 from varuna_runtime.wire.v1 import common_pb2, worker_pb2
+from varuna_runtime.worker import clock
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.link_probe import measure_link, with_link
 from varuna_runtime.worker.profiling import measure
@@ -58,7 +57,7 @@ class ProfileRank:
     def _link_cost(self) -> LinkCost | None:
         if self._order.plan.layout.world_size < 2 or self._order.rank > 1:
             return None
-        return measure_link(self._link, 1 - self._order.rank, clock=time.perf_counter)
+        return measure_link(self._link, 1 - self._order.rank, clock=clock.now_s)
 
     def _profile_json(self, cost: LinkCost | None) -> bytes:
         nodes = self._order.plan.nodes

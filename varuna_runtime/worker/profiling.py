@@ -4,7 +4,6 @@ A subprocess: `python -m varuna_runtime.worker.profiling --job JOB.json --workdi
 """
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -22,6 +21,7 @@ from varuna_runtime.spec.layout import Stage
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import LinkCost, Profile, SegmentCost, SegmentProfile
 from varuna_runtime.worker.build import BuiltStage, build_stage
+from varuna_runtime.worker.clock import now_s
 from varuna_runtime.worker.data import SampleSource
 from varuna_runtime.worker.hosts import ScriptStopped
 from varuna_runtime.worker.inspection import main
@@ -89,7 +89,7 @@ def measure(
     spec: JobSpec,
     device: torch.device,
     *,
-    clock: Clock = time.perf_counter,
+    clock: Clock = now_s,
     budget_s: float = BUDGET_S,
     device_kind: str = "",
     measured_on: str = "this machine",

@@ -1,11 +1,11 @@
 """What a worker has to say, kept until its agent has taken it; beats in between. Safe from any thread."""
 
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 
 from varuna_runtime.wire.v1 import common_pb2, worker_pb2
+from varuna_runtime.worker import clock
 
 _BEAT_S = 0.3
 _LAST_WORDS = ("drained", "finished", "failed")
@@ -37,7 +37,7 @@ class Progress:
     def step_begins(self, step: int) -> None:
         """From now on beats tell how long this step has been running."""
         with self._changed:
-            self._step, self._step_since_s = step, time.monotonic()
+            self._step, self._step_since_s = step, clock.now_s()
 
     def step_ends(self, done: common_pb2.StepDone) -> None:
         """Queue the committed step."""
@@ -77,6 +77,6 @@ class Progress:
             if self._reports:
                 return self._reports.popleft()
             since_s = self._step_since_s
-            in_step_s = 0.0 if since_s is None else time.monotonic() - since_s
+            in_step_s = 0.0 if since_s is None else clock.now_s() - since_s
             beat = worker_pb2.WorkerBeat(step=self._step, in_step_s=in_step_s)
             return worker_pb2.WorkerProgress(generation=self._generation, beat=beat)

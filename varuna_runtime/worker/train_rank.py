@@ -1,6 +1,5 @@
 """One rank of a training generation: engine, checkpoints, drain, last word."""
 
-import time
 from typing import cast
 
 from varuna_runtime.checkpoint import TcpStoreExchange
@@ -10,6 +9,7 @@ from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec.manifest import manifest_key
 from varuna_runtime.store import open_store
 from varuna_runtime.wire.v1 import common_pb2, worker_pb2
+from varuna_runtime.worker import clock
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.link.late import LateLink
 from varuna_runtime.worker.mailbox import Mailbox
@@ -94,7 +94,7 @@ class TrainRank:
         self._group.leave()
 
     def _step(self) -> StepDone:
-        began_s = time.monotonic()
+        began_s = clock.now_s()
         self._progress.step_begins(self._engine.step)
         if self._order.rank == 0 and self._saver.is_due:
             self._engine.request(checkpoint=True)
@@ -103,7 +103,7 @@ class TrainRank:
                 self._engine.request(drain=True)
             if isinstance(signal, Waiting):
                 self._link.wait()
-        self._progress.step_ends(_told(signal, time.monotonic() - began_s))
+        self._progress.step_ends(_told(signal, clock.now_s() - began_s))
         return signal
 
     def _make_saver(self) -> Saver:
@@ -114,15 +114,16 @@ class TrainRank:
             rank=self._order.rank,
             layout=self._order.plan.layout,
             model=self._order.model,
+            clock=clock.now_s,
             exchange=TcpStoreExchange(cast(KeyValueStore, self._group.connect())),  # its stub knows no bytes
             keep=self._order.spec.checkpoint.keep,
         )
         policy = SavePolicy(
             interval_steps=self._order.spec.checkpoint.interval_steps,
             last_step=self._engine.step,
-            last_s=time.monotonic(),
+            last_s=clock.now_s(),
         )
-        return Saver(self._engine, writer, policy, clock=time.monotonic, on_durable=self._tell_durable)
+        return Saver(self._engine, writer, policy, clock=clock.now_s, on_durable=self._tell_durable)
 
     def _tell_durable(self, step: int) -> None:
         """One rank's word is enough: the manifest is the same for all."""

@@ -3,11 +3,12 @@ import torch
 from torch import Tensor, nn
 
 from tests.support import toys
+from tests.support.driver import drive
 from tests.support.fleet import NO_STEP, Fleet
 from varuna_runtime.spec.errors import InvalidInput, ModelRefused, PeerLost, StepDiverged
 from varuna_runtime.spec.job import Exactness
 from varuna_runtime.worker.engine import RankEngine
-from varuna_runtime.worker.link.memory import Deadlock, MemoryNetwork, drive
+from varuna_runtime.worker.link.memory import Deadlock, MemoryNetwork
 from varuna_runtime.worker.signals import Progressed, StepDone, Waiting
 
 

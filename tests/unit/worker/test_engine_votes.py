@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tests.support import toys
+from tests.support.driver import drive
 from tests.support.fleet import NO_STEP, Fleet
 from varuna_runtime.spec.errors import CheckpointRefused, StepDiverged
-from varuna_runtime.worker.link.memory import drive
 from varuna_runtime.worker.signals import PROGRESSED
 
 

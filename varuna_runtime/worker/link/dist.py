@@ -4,7 +4,6 @@ The engine's thread never blocks in a send, and a dead peer wakes it at once ins
 """
 
 import threading
-import time
 from collections import defaultdict, deque
 from collections.abc import Collection
 from queue import SimpleQueue
@@ -12,6 +11,7 @@ from queue import SimpleQueue
 from torch import Tensor
 
 from varuna_runtime.spec.errors import PeerLost
+from varuna_runtime.worker import clock
 from varuna_runtime.worker.link.frames import GOODBYE
 from varuna_runtime.worker.link.group import Group
 from varuna_runtime.worker.link.transfer import Channel, Parcel
@@ -80,13 +80,13 @@ class DistLink:
         for outbox in self._outbox.values():
             outbox.put(None)
         # A socket closed with unread bytes would reset the connection under a peer's last messages.
-        deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
+        deadline_s = clock.now_s() + CLOSE_TIMEOUT_S
         with self._changed:
             self._changed.wait_for(
                 lambda: self._left | self._lost.keys() >= self._outbox.keys(), CLOSE_TIMEOUT_S
             )
         for thread in self._threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
+            thread.join(max(0.0, deadline_s - clock.now_s()))
 
     def _send_all(self, peer: int) -> None:
         channel = Channel(self._group, peer)

@@ -1,15 +1,11 @@
-"""All ranks of a layout in one process: queues for wires, a seeded driver for the operating system."""
+"""All ranks of a layout in one process: queues for wires."""
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
-from random import Random
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from varuna_runtime.spec.errors import PeerLost, VarunaError
-from varuna_runtime.worker.signals import Progressed, StepDone, Waiting
 
 
 class Deadlock(VarunaError):
@@ -83,35 +79,3 @@ class MemoryLink:
     def close(self) -> None:
         """Leave the network."""
         self._network.lose(self._rank, "it closed its link")
-
-
-class Stepper(Protocol):
-    """Anything that advances like a rank's engine."""
-
-    def advance(self) -> Progressed | Waiting | StepDone:
-        """Do one piece of work."""
-        ...
-
-
-def drive(
-    network: MemoryNetwork, ranks: Sequence[Stepper], *, seed: int, num_steps: int = 1
-) -> list[tuple[StepDone, ...]]:
-    """Advance a random rank at a time until each has done `num_steps`; return the steps of each rank.
-
-    Raises Deadlock when every unfinished rank waits and no message was sent since it last looked.
-    """
-    random = Random(seed)
-    done: list[list[StepDone]] = [[] for _ in ranks]
-    waits: dict[int, tuple[int, str]] = {}
-    while unfinished := [r for r in range(len(ranks)) if len(done[r]) < num_steps]:
-        runnable = [r for r in unfinished if r not in waits or waits[r][0] != network.num_sent]
-        if not runnable:
-            raise Deadlock("; ".join(f"rank {r} waits for {waits[r][1]}" for r in unfinished))
-        rank = random.choice(runnable)
-        signal = ranks[rank].advance()
-        waits.pop(rank, None)
-        if isinstance(signal, Waiting):
-            waits[rank] = network.num_sent, signal.on
-        elif isinstance(signal, StepDone):
-            done[rank].append(signal)
-    return [tuple(steps) for steps in done]

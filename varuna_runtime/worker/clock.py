@@ -1,0 +1,8 @@
+"""The only reader of clocks in a worker."""
+
+import time
+
+
+def now_s() -> float:
+    """Monotonic seconds, fine enough to time one operation."""
+    return time.perf_counter()
