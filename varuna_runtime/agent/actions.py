@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 
-from varuna_runtime.agent.records import Endpoint, RankKey, RankReport, StartOrder, StepDone
+from varuna_runtime.agent.records import Endpoint, LauncherOrder, RankKey, RankReport, StartOrder, StepDone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLauncher:
-    """Fetch the bundle, run the setup command, start a launcher."""
+    """Fetch the bundle, run the setup command, start a launcher; `generation` is 0 without ranks."""
 
     launcher: int
-    order: StartOrder
+    generation: int  # whose log its output goes to
+    order: LauncherOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,14 @@ class ReportGone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportWarm:
+    """Tell the manager that the job's launcher is ready here, or why not (`reason` is then not empty)."""
+
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DropJob:
     """Remove the job's files on this node."""
 
@@ -113,6 +122,7 @@ Action = (
     | Report
     | ReportStep
     | ReportGone
+    | ReportWarm
     | DropJob
     | Refuse
 )

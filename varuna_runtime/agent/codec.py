@@ -34,6 +34,8 @@ def command(message: agent_pb2.ManagerMessage) -> e.Event | None:
         case "abort":
             abort = message.abort
             return e.AbortReceived(job=abort.job, generation=abort.generation, reason=abort.reason)
+        case "warm":
+            return e.WarmReceived(order=launcher_order(message.warm))
         case "forget":
             return e.ForgetReceived(job=message.forget.job)
         case _:
@@ -59,6 +61,18 @@ def start_order(start: agent_pb2.Start) -> r.StartOrder:
         resume_step=start.resume_step if start.HasField("resume_step") else None,
         secrets=dict(start.secrets),
         generation_secret=start.generation_secret,
+    )
+
+
+def launcher_order(warm: agent_pb2.Warm) -> r.LauncherOrder:
+    """Return the validated order; raises InvalidInput."""
+    return r.LauncherOrder(
+        job=warm.job,
+        spec=canonical.loads(JobSpec, warm.job_json),
+        job_json=warm.job_json,
+        bundle=warm.bundle,
+        bundle_store_url=warm.bundle_store_url,
+        secrets=dict(warm.secrets),
     )
 
 
@@ -125,6 +139,11 @@ def step_report(key: r.RankKey, steps: list[r.StepDone]) -> agent_pb2.AgentMessa
 def gone(job: str, generation: int) -> agent_pb2.AgentMessage:
     """Return a message without seq."""
     return agent_pb2.AgentMessage(gone=agent_pb2.GenerationGone(job=job, generation=generation))
+
+
+def warm_report(job: str, reason: str) -> agent_pb2.AgentMessage:
+    """Return a message without seq."""
+    return agent_pb2.AgentMessage(warm=agent_pb2.WarmReport(job=job, ok=not reason, reason=reason))
 
 
 # --- to and from a worker ------------------------------------------------------------------------------

@@ -2,7 +2,15 @@
 
 from dataclasses import dataclass
 
-from varuna_runtime.agent.records import Endpoint, Failed, RankKey, RankReport, StartOrder, StepDone
+from varuna_runtime.agent.records import (
+    Endpoint,
+    Failed,
+    LauncherOrder,
+    RankKey,
+    RankReport,
+    StartOrder,
+    StepDone,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +45,13 @@ class AbortReceived:
     job: str
     generation: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmReceived:
+    """Command: have the job's launcher ready; no rank is to run yet."""
+
+    order: LauncherOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +151,7 @@ Event = (
     | ActivateReceived
     | DrainReceived
     | AbortReceived
+    | WarmReceived
     | ForgetReceived
     | EndAllReceived
     | LauncherReady

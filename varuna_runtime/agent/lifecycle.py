@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from varuna_runtime.agent.records import Endpoint, RankKey, StartOrder
+from varuna_runtime.agent.records import Endpoint, LauncherOrder, RankKey, StartOrder
 
 
 class LauncherState(StrEnum):
@@ -106,4 +106,5 @@ class Job:
     newest: int = 0
     launcher: Launcher | None = None
     generations: dict[int, Generation] = field(default_factory=dict)
+    warm: LauncherOrder | None = None  # the manager wants the launcher kept ready, and to hear how it is
     is_forgotten: bool = False

@@ -129,10 +129,17 @@ class Membership:
         try:
             event = codec.command(message)
         except InvalidInput as err:
-            self._refuse_start(message.start, str(err))
+            self._refuse(message, str(err))
             return
         if event is not None:
             self._tell(event)
+
+    def _refuse(self, message: agent_pb2.ManagerMessage, reason: str) -> None:
+        if message.HasField("warm"):
+            _log.warning("warm refused", job=message.warm.job, reason=reason)
+            self._report(codec.warm_report(message.warm.job, reason))
+        else:
+            self._refuse_start(message.start, reason)
 
     def _refuse_start(self, start: agent_pb2.Start, reason: str) -> None:
         """Say it for each rank, so that the manager need not wait for a time-out."""
@@ -190,6 +197,9 @@ class Membership:
                 self._outbox.add_step(action.key, action.step)
             case a.ReportGone():
                 self._report(codec.gone(action.job, action.generation))
+            case a.ReportWarm():
+                _log.info("warm" if not action.reason else "cold", job=action.job, reason=action.reason)
+                self._report(codec.warm_report(action.job, action.reason))
             case a.Refuse():
                 _log.warning("refused", job=action.job, generation=action.generation, reason=action.reason)
             case a.DropJob():
@@ -221,7 +231,7 @@ class Membership:
             action.order,
             folders=self._folders,
             incarnation=self._incarnation,
-            log=self._logs.path(action.order.job, action.order.generation, LAUNCHER_RANK),
+            log=self._logs.path(action.order.job, action.generation, LAUNCHER_RANK),
             tell=self._tell,
             on_died=self._died,
         )

@@ -52,6 +52,18 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherOrder:
+    """What a launcher of a job is opened with: by a Warm, or as a part of a Start."""
+
+    job: str
+    spec: JobSpec
+    job_json: bytes
+    bundle: str
+    bundle_store_url: str
+    secrets: dict[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartOrder:
     """The manager's Start, validated."""
 
@@ -69,6 +81,18 @@ class StartOrder:
     resume_step: int | None
     secrets: dict[str, str] = field(repr=False)
     generation_secret: str = field(repr=False)
+
+    @property
+    def launcher(self) -> LauncherOrder:
+        """What its launcher needs."""
+        return LauncherOrder(
+            job=self.job,
+            spec=self.spec,
+            job_json=self.job_json,
+            bundle=self.bundle,
+            bundle_store_url=self.bundle_store_url,
+            secrets=self.secrets,
+        )
 
 
 # --- reports of a rank ---------------------------------------------------------------------------------

@@ -69,10 +69,12 @@ class Supervisor:
                 yield from self._drain(event)
             case e.AbortReceived():
                 yield from self._abort(event.job, event.generation)
+            case e.WarmReceived():
+                yield from self._warm(event.order)
             case e.ForgetReceived():
                 yield from self._forget(event.job)
             case e.EndAllReceived():
-                yield from self._end_all()
+                yield from self._end_all(event.reason)
             case e.LauncherReady() | e.LauncherFailed() | e.LauncherGone():
                 yield from self._launcher_said(event)
             case e.Ticked():
@@ -117,6 +119,18 @@ class Supervisor:
         yield from self._end_generation(job, number)
         yield from self._progress(name)
 
+    def _warm(self, order: r.LauncherOrder) -> Iterator[a.Action]:
+        job = self._jobs.setdefault(order.job, Job())
+        if job.is_forgotten:
+            yield a.ReportWarm(job=order.job, reason="the job is over")
+            return
+        job.warm = order
+        if job.launcher is not None and job.launcher.state is LauncherState.READY:
+            if job.launcher.bundle == order.bundle:
+                yield a.ReportWarm(job=order.job, reason="")
+                return
+        yield from self._progress(order.job)
+
     def _forget(self, name: str) -> Iterator[a.Action]:
         job = self._jobs.setdefault(name, Job())
         job.is_forgotten = True
@@ -124,8 +138,9 @@ class Supervisor:
             yield from self._end_generation(job, number)
         yield from self._progress(name)
 
-    def _end_all(self) -> Iterator[a.Action]:
+    def _end_all(self, reason: str) -> Iterator[a.Action]:
         for _, job in sorted(self._jobs.items()):
+            yield from self._stay_cold(job, reason)
             for number in sorted(job.generations):
                 yield from self._end_generation(job, number)
             yield from self._close(job)
@@ -143,8 +158,11 @@ class Supervisor:
         if isinstance(event, e.LauncherReady):
             if job.launcher.state is LauncherState.OPENING:
                 job.launcher.move(LauncherState.READY)
+                if job.warm is not None:
+                    yield a.ReportWarm(job=name, reason="")
         elif isinstance(event, e.LauncherFailed):
             yield from self._fail_waiting(job, event.failure)
+            yield from self._stay_cold(job, event.failure.message)
             yield from self._close(job)
         else:
             yield from self._launcher_gone(job, event.message)
@@ -155,6 +173,8 @@ class Supervisor:
         failure = r.Failed(cause=r.Cause.WORKER_CRASH, message=message)
         if job.launcher.state is LauncherState.OPENING:
             yield from self._fail_waiting(job, failure)
+        if job.launcher.state is not LauncherState.CLOSING:
+            yield from self._stay_cold(job, failure.message)
         job.launcher = None
         for rank in self._all_ranks(job):
             if rank.state is not RankState.WAITING:
@@ -165,16 +185,31 @@ class Supervisor:
             if rank.state is RankState.WAITING:
                 yield from self._remove(job, rank, failure)
 
+    def _stay_cold(self, job: Job, reason: str) -> Iterator[a.Action]:
+        """A launcher that ended is not opened again for its own sake, only for ranks or a new Warm."""
+        if job.warm is not None:
+            yield a.ReportWarm(job=job.warm.job, reason=reason)
+            job.warm = None
+
     def _close(self, job: Job) -> Iterator[a.Action]:
         if job.launcher is not None and job.launcher.state is not LauncherState.CLOSING:
             job.launcher.move(LauncherState.CLOSING)
             yield a.CloseLauncher(launcher=job.launcher.id)
 
-    def _open(self, job: Job, order: r.StartOrder) -> Iterator[a.Action]:
+    def _open(self, job: Job, order: r.LauncherOrder, generation: int) -> Iterator[a.Action]:
         self._num_launchers += 1
         number = self._num_launchers
         job.launcher = Launcher(id=number, job=order.job, bundle=order.bundle, since_s=self._now_s)
-        yield a.OpenLauncher(launcher=number, order=order)
+        yield a.OpenLauncher(launcher=number, generation=generation, order=order)
+
+    def _open_warm(self, job: Job) -> Iterator[a.Action]:
+        """Open a launcher without ranks, or make room for it."""
+        if job.warm is None or job.generations:
+            return
+        if job.launcher is None:
+            yield from self._open(job, job.warm, 0)
+        elif job.launcher.bundle != job.warm.bundle:
+            yield from self._close(job)
 
     def _progress(self, name: str) -> Iterator[a.Action]:
         """Do what is now possible for the job: open or close its launcher, fork, forget."""
@@ -184,6 +219,7 @@ class Supervisor:
             if job.launcher is None and not job.generations:
                 yield a.DropJob(job=name)
             return
+        yield from self._open_warm(job)
         current = job.generations.get(job.newest)
         if current is None or len(job.generations) > 1:
             return
@@ -191,7 +227,7 @@ class Supervisor:
         if not waiting:
             return
         if job.launcher is None:
-            yield from self._open(job, current.order)
+            yield from self._open(job, current.order.launcher, current.order.generation)
         elif job.launcher.bundle != current.order.bundle:
             yield from self._close(job)
         elif job.launcher.state is LauncherState.READY:
@@ -271,7 +307,9 @@ class Supervisor:
                 continue
             if self._now_s - launcher.since_s > self._limits.launcher_s:
                 message = f"the script did not reach train() in {self._limits.launcher_s:g} s"
-                yield from self._fail_waiting(job, r.Failed(cause=r.Cause.HANG, message=message))
+                failure = r.Failed(cause=r.Cause.HANG, message=message)
+                yield from self._fail_waiting(job, failure)
+                yield from self._stay_cold(job, failure.message)
                 yield from self._close(job)
 
     def _judge_rank(self, rank: Rank) -> Iterator[a.Action]:

@@ -76,7 +76,7 @@ def reports(actions: tuple[a.Action, ...]) -> list[r.RankReport]:
 def test_a_start_opens_a_launcher_then_forks_every_rank_of_this_node() -> None:
     driver = Driver()
     assert driver.feed(e.StartReceived(order=order(1, (2, 5)))) == (
-        a.OpenLauncher(launcher=1, order=order(1, (2, 5))),
+        a.OpenLauncher(launcher=1, generation=1, order=order(1, (2, 5)).launcher),
     )
     assert driver.feed(e.LauncherReady(launcher=1)) == (
         a.Fork(launcher=1, key=key(1, 2), threads=1),
@@ -232,7 +232,7 @@ def test_a_failed_script_fails_every_waiting_rank_and_the_next_start_opens_anew(
     assert actions[2:] == (a.ReportGone(job=JOB, generation=1), a.CloseLauncher(launcher=1))
     assert driver.feed(e.StartReceived(order=order(2))) == ()
     opened = driver.feed(e.LauncherGone(launcher=1, message=""))
-    assert opened == (a.OpenLauncher(launcher=2, order=order(2)),)
+    assert opened == (a.OpenLauncher(launcher=2, generation=2, order=order(2).launcher),)
 
 
 def test_a_launcher_that_dies_takes_its_ranks_with_it() -> None:
@@ -299,3 +299,92 @@ def test_words_of_unknown_ranks_are_ignored() -> None:
     driver = Driver()
     assert driver.feed(said(key(7), r.Ready()), e.RankBeat(key=key(7), in_step_s=0.0)) == ()
     assert driver.feed(exited(key(7), exit_code=0), e.LauncherGone(launcher=9, message="")) == ()
+
+
+def warm(bundle: str = "b" * 64) -> e.WarmReceived:
+    return e.WarmReceived(order=order(0, bundle=bundle).launcher)
+
+
+def opening(number: int, generation: int = 0, bundle: str = "b" * 64) -> a.OpenLauncher:
+    return a.OpenLauncher(launcher=number, generation=generation, order=order(0, bundle=bundle).launcher)
+
+
+WARM = (a.ReportWarm(job=JOB, reason=""),)
+
+
+def test_a_warm_opens_a_launcher_without_ranks_and_says_when_it_is_ready() -> None:
+    driver = Driver()
+    assert driver.feed(warm()) == (opening(1),)
+    assert driver.feed(warm()) == ()
+    assert driver.feed(e.LauncherReady(launcher=1)) == WARM
+    assert driver.feed(warm()) == WARM
+    assert driver.supervisor.running() == ()
+
+
+def test_a_start_on_a_warm_node_forks_at_once() -> None:
+    driver = Driver()
+    driver.feed(warm(), e.LauncherReady(launcher=1))
+    (fork,) = driver.feed(e.StartReceived(order=order(1)))
+    assert isinstance(fork, a.Fork)
+
+
+def test_a_warm_that_meets_the_launcher_of_a_start_is_answered_when_that_is_ready() -> None:
+    driver = Driver()
+    driver.feed(e.StartReceived(order=order(1)))
+    assert driver.feed(warm()) == ()
+    assert WARM[0] in driver.feed(e.LauncherReady(launcher=1))
+
+
+def test_a_failed_warm_up_is_told_once_and_not_tried_again() -> None:
+    driver = Driver()
+    driver.feed(warm())
+    failure = r.Failed(cause=r.Cause.USER_ERROR, message="no module named data")
+    cold, close = driver.feed(e.LauncherFailed(launcher=1, failure=failure))
+    assert cold == a.ReportWarm(job=JOB, reason="no module named data")
+    assert close == a.CloseLauncher(launcher=1)
+    assert driver.feed(e.LauncherGone(launcher=1, message="exit code 1")) == ()
+    assert driver.supervisor.is_idle
+    assert driver.feed(warm()) == (opening(2),)
+
+
+def test_a_warm_launcher_that_dies_is_told() -> None:
+    driver = Driver()
+    driver.feed(warm(), e.LauncherReady(launcher=1))
+    gone = driver.feed(e.LauncherGone(launcher=1, message="the launcher ended with signal SIGKILL"))
+    assert gone == (a.ReportWarm(job=JOB, reason="the launcher ended with signal SIGKILL"),)
+
+
+def test_a_warm_up_that_takes_too_long_is_ended_and_told() -> None:
+    driver = Driver()
+    driver.feed(warm())
+    driver.now_s += Limits().launcher_s + 1
+    cold, close = driver.feed(e.Ticked())
+    assert isinstance(cold, a.ReportWarm)
+    assert "did not reach train()" in cold.reason
+    assert close == a.CloseLauncher(launcher=1)
+
+
+def test_a_warm_of_another_bundle_replaces_the_launcher_when_no_rank_needs_it() -> None:
+    driver = Driver()
+    driver.feed(warm(), e.LauncherReady(launcher=1))
+    assert driver.feed(warm("c" * 64)) == (a.CloseLauncher(launcher=1),)
+    assert driver.feed(e.LauncherGone(launcher=1, message="")) == (opening(2, bundle="c" * 64),)
+
+
+def test_a_warm_node_that_ends_everything_says_so_and_opens_nothing_anew() -> None:
+    driver = Driver()
+    driver.feed(warm(), e.LauncherReady(launcher=1))
+    assert driver.feed(e.EndAllReceived(reason="no manager for too long")) == (
+        a.ReportWarm(job=JOB, reason="no manager for too long"),
+        a.CloseLauncher(launcher=1),
+    )
+    assert driver.feed(e.LauncherGone(launcher=1, message="")) == ()
+    assert driver.supervisor.is_idle
+
+
+def test_a_forgotten_job_closes_its_warm_launcher_and_stays_cold() -> None:
+    driver = Driver()
+    driver.feed(warm(), e.LauncherReady(launcher=1))
+    assert driver.feed(e.ForgetReceived(job=JOB)) == (a.CloseLauncher(launcher=1),)
+    assert driver.feed(e.LauncherGone(launcher=1, message="")) == (a.DropJob(job=JOB),)
+    assert driver.feed(warm()) == (a.ReportWarm(job=JOB, reason="the job is over"),)
