@@ -15,6 +15,7 @@ from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.journal import is_durable
 from varuna_manager.core.state import State
 from varuna_manager.core.step import step
+from varuna_runtime.spec.generation import Endpoint, GenerationKind, Running
 from varuna_runtime.spec.layout import Infeasible
 
 
@@ -157,7 +158,7 @@ class AgentLoop:
                 generation=action.generation,
                 rank=rank,
                 plan_hash=action.plan.hash(),
-                endpoint=e.Endpoint(rank=rank, host="127.0.0.1", port=0 if rank else 4000),
+                endpoint=Endpoint(rank=rank, host="127.0.0.1", port=0 if rank else 4000),
                 resume_step=action.resume_step or 0,
             )
             self._answer("prepare", agent, event)
@@ -165,7 +166,7 @@ class AgentLoop:
     def _activate(self, agent: Agent, action: a.ActivateRanks) -> None:
         ranks = agent.running.get((action.job, action.generation), ())
         job = self.state.jobs[action.job]
-        if job.run is not None and job.run.kind is a.Kind.PROFILE:
+        if job.run is not None and job.run.kind is GenerationKind.PROFILE:
             self._measured(agent, action, ranks)
             return
         for rank in ranks:
@@ -211,7 +212,7 @@ class AgentLoop:
 
     def _hello(self, agent: Agent) -> e.NodeJoined:
         running = tuple(
-            e.Running(job=job, generation=generation, ranks=ranks)
+            Running(job=job, generation=generation, ranks=ranks)
             for (job, generation), ranks in sorted(agent.running.items())
         )
         return e.NodeJoined(

@@ -6,6 +6,7 @@ from varuna_manager.core import actions as a
 from varuna_manager.core import events as e
 from varuna_manager.core.state import Job, Node
 from varuna_manager.core.step import replay
+from varuna_runtime.spec.generation import Cause
 
 HOLDABLE = ("find", "profile", "plan", "prepare", "active", "drain", "gone")
 
@@ -56,7 +57,7 @@ class Sim(AgentLoop):
         agent.is_alive = False
         self.disconnect(node)
         for job, generation, rank in self._peers(agent):
-            self.fail(job, rank, e.Cause.PEER_LOST, f"{node} is gone", generation=generation)
+            self.fail(job, rank, Cause.PEER_LOST, f"{node} is gone", generation=generation)
 
     def _peers(self, agent: Agent) -> list[tuple[str, int, int]]:
         return [
@@ -154,7 +155,7 @@ class Sim(AgentLoop):
         self.feed(e.StepDurable(at_s=self.now_s, job=job, generation=generation, step=at))
 
     def fail(
-        self, job: str, rank: int, cause: e.Cause, message: str = "", *, generation: int | None = None
+        self, job: str, rank: int, cause: Cause, message: str = "", *, generation: int | None = None
     ) -> None:
         """A rank of the current generation (or of the given one) ends early."""
         number = self.state.jobs[job].generation if generation is None else generation

@@ -12,6 +12,7 @@ from tests.support.core_sim import Sim
 from varuna_manager.core import actions as a
 from varuna_manager.core import events as e
 from varuna_manager.core.step import replay
+from varuna_runtime.spec.generation import Cause
 
 
 class _CheckedSim(Sim):
@@ -92,7 +93,7 @@ def _with_numbers(sim: Sim, word: str, args: list[str]) -> None:
         case "durable", [job, *steps]:
             sim.durable(job, int(steps[0]) if steps else None)
         case "fail", [job, rank, cause, *message]:
-            sim.fail(job, int(rank), e.Cause(cause), " ".join(message))
+            sim.fail(job, int(rank), Cause(cause), " ".join(message))
         case "feasible", [answer]:
             sim.is_feasible = answer == "yes"
         case "submit", [job, *fields]:

@@ -1,20 +1,13 @@
 """What the core wants done. Actions are idempotent; they are dispatched after their event is journaled."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-from varuna_manager.core.events import DeadlinePassed, Endpoint
+from varuna_manager.core.events import DeadlinePassed
 from varuna_manager.planner.request import PlanRequest
+from varuna_runtime.spec.generation import Endpoint, GenerationKind
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Plan
 from varuna_runtime.spec.model import ModelRecord
-
-
-class Kind(StrEnum):
-    """What a generation is for."""
-
-    TRAIN = "train"
-    PROFILE = "profile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +36,7 @@ class StartRanks:
     incarnation: str
     job: str
     generation: int
-    kind: Kind
+    kind: GenerationKind
     plan: Plan
     spec: JobSpec
     model: ModelRecord

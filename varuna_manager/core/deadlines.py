@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from varuna_manager.core import failures, generations, nodes
 from varuna_manager.core.change import Change
-from varuna_manager.core.events import Cause, DeadlinePassed
+from varuna_manager.core.events import DeadlinePassed
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.state import Job, Node, State, Timer
 from varuna_manager.core.words import What
+from varuna_runtime.spec.generation import Cause
 
 
 def timers(state: State) -> Iterator[Timer]:

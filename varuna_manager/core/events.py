@@ -4,42 +4,13 @@ Every event is a fact with the time it was seen (`at_s`, Unix seconds, from the 
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from varuna_manager.core.config import CoreConfig
+from varuna_runtime.spec.generation import Cause, Endpoint, Running
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Infeasible, Plan
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import Profile
-
-
-class Cause(StrEnum):
-    """Why a rank ended early; the wire's FailureCause."""
-
-    USER_ERROR = "user_error"
-    WORKER_CRASH = "worker_crash"
-    PEER_LOST = "peer_lost"
-    HANG = "hang"
-    START_FAILED = "start_failed"
-    PLAN_MISMATCH = "plan_mismatch"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """Where a rank listens for the generation's process group."""
-
-    rank: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """Ranks of a generation that an agent still runs."""
-
-    job: str
-    generation: int
-    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

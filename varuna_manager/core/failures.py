@@ -4,10 +4,11 @@ from dataclasses import replace
 
 from varuna_manager.core import generations, policy
 from varuna_manager.core.change import Change
-from varuna_manager.core.events import Cause, RankFailed
+from varuna_manager.core.events import RankFailed
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.state import Job, Run
 from varuna_manager.core.words import What
+from varuna_runtime.spec.generation import Cause
 
 _KEEPS_REASON = frozenset({JobPhase.CANCELLING, JobPhase.PARKED})
 

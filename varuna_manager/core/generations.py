@@ -9,7 +9,6 @@ from varuna_manager.core.actions import (
     DrainRanks,
     FindProfile,
     ForgetJob,
-    Kind,
     MakePlan,
     StartRanks,
 )
@@ -18,6 +17,7 @@ from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.state import Host, Job, Node, Run
 from varuna_manager.core.words import What, counted
 from varuna_manager.planner.request import PlanRequest
+from varuna_runtime.spec.generation import GenerationKind
 from varuna_runtime.spec.layout import Plan, Slot
 
 
@@ -57,7 +57,7 @@ def start_profile(change: Change, job: Job) -> None:
     per_node = 1 if len(nodes) == 2 else min(2, nodes[0].slots)
     slots = tuple(Slot(node=n.node, index=i) for n in nodes for i in range(per_node))
     batch = policy.profile_batch(job, len(slots))
-    job = start(change, job, Kind.PROFILE, policy.profile_plan(job.model, slots, batch))
+    job = start(change, job, GenerationKind.PROFILE, policy.profile_plan(job.model, slots, batch))
     deadline_s = change.at_s + change.config.profile_timeout_s
     change.put_job(replace(job, asked_version=None, deadline_s=deadline_s))
     change.announce(
@@ -70,7 +70,7 @@ def start_training(change: Change, job: Job, plan: Plan) -> None:
     job = change.move_job(
         replace(job, batch=job.batch or plan.batch, plan=plan), JobPhase.STARTING, job.reason
     )
-    job = start(change, job, Kind.TRAIN, plan)
+    job = start(change, job, GenerationKind.TRAIN, plan)
     change.put_job(replace(job, deadline_s=change.at_s + change.config.prepare_timeout_s))
     on = counted(len(plan.nodes), "node")
     why = f"layout {plan.layout} on {on}, predicted {plan.predicted_step_s:.3g} s a step"
@@ -79,7 +79,7 @@ def start_training(change: Change, job: Job, plan: Plan) -> None:
     change.announce(What.STARTED, f"from {resume}: {job.reason}", job=job)
 
 
-def start(change: Change, job: Job, kind: Kind, plan: Plan) -> Job:
+def start(change: Change, job: Job, kind: GenerationKind, plan: Plan) -> Job:
     """Send Start to every node of the plan, under the next generation number."""
     number = job.generation + 1
     run = Run(
@@ -88,7 +88,7 @@ def start(change: Change, job: Job, kind: Kind, plan: Plan) -> Job:
         plan=plan,
         plan_hash=plan.hash(),
         members={name: change.state.nodes[name].incarnation for name in plan.nodes},
-        resume_step=job.durable_step if kind is Kind.TRAIN else None,
+        resume_step=job.durable_step if kind is GenerationKind.TRAIN else None,
         started_s=change.at_s,
     )
     hosts = {**job.hosts, **{name: Host(generation=number) for name in plan.nodes}}

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from varuna_manager.core import failures, generations
-from varuna_manager.core.actions import AbortRanks, FenceNode, Kind, ReleaseNode
+from varuna_manager.core.actions import AbortRanks, FenceNode, ReleaseNode
 from varuna_manager.core.change import Change, without
 from varuna_manager.core.events import (
     ManagerStarted,
@@ -14,11 +14,11 @@ from varuna_manager.core.events import (
     NodeLeft,
     NoticeCancelled,
     NoticeReceived,
-    Running,
 )
 from varuna_manager.core.phases import JobPhase, NodePhase
 from varuna_manager.core.state import Job, Node, Run
 from varuna_manager.core.words import What
+from varuna_runtime.spec.generation import GenerationKind, Running
 
 
 def on_joined(change: Change, event: NodeJoined) -> None:
@@ -291,7 +291,7 @@ def on_manager_started(change: Change, event: ManagerStarted) -> None:
 def _restart_question(change: Change, job: Job) -> None:
     """What was asked of the old manager is asked again; a start in the middle begins anew."""
     is_starting = job.phase is JobPhase.STARTING
-    if is_starting or (job.run is not None and job.run.kind is Kind.PROFILE):
+    if is_starting or (job.run is not None and job.run.kind is GenerationKind.PROFILE):
         reason = "the manager started again in the middle of a start"
         generations.begin(change, generations.end(change, job, reason), reason)
     elif job.asked_version is not None:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from varuna_manager.core.config import CoreConfig
-from varuna_manager.core.events import Cause
 from varuna_manager.core.state import Job
+from varuna_runtime.spec.generation import Cause
 from varuna_runtime.spec.job import Retries
 from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
 from varuna_runtime.spec.model import ModelRecord

@@ -3,10 +3,8 @@
 from dataclasses import replace
 
 from varuna_manager.core import failures, generations, policy
-from varuna_manager.core.actions import Kind
 from varuna_manager.core.change import Change, without
 from varuna_manager.core.events import (
-    Cause,
     GenerationGone,
     RankActive,
     RankDrained,
@@ -19,6 +17,7 @@ from varuna_manager.core.events import (
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.state import Job, Run
 from varuna_manager.core.words import What
+from varuna_runtime.spec.generation import Cause, GenerationKind
 
 RankEvent = RankPrepared | RankReady | RankActive | RankDrained | RankFinished | RankFailed
 
@@ -75,7 +74,7 @@ def _prepared(change: Change, job: Job, run: Run, event: RankPrepared) -> None:
     if len(run.endpoints) < len(run.ranks):
         return
     steps = set(run.resumed.values())
-    if run.kind is Kind.TRAIN and max(steps) > (job.durable_step or 0):
+    if run.kind is GenerationKind.TRAIN and max(steps) > (job.durable_step or 0):
         job = replace(job, durable_step=max(steps))
     if len(steps) > 1:
         _mismatch(change, job, f"ranks loaded different steps: {sorted(steps)}")
@@ -89,7 +88,9 @@ def _mismatch(change: Change, job: Job, message: str) -> None:
 
 def _activate(change: Change, job: Job, run: Run) -> None:
     run = replace(run, is_activated=True)
-    deadline_s = change.at_s + change.config.activate_timeout_s if run.kind is Kind.TRAIN else job.deadline_s
+    deadline_s = (
+        change.at_s + change.config.activate_timeout_s if run.kind is GenerationKind.TRAIN else job.deadline_s
+    )
     job = change.put_job(replace(job, run=run, deadline_s=deadline_s))
     for node in sorted(run.members):
         generations.send_activate(change, job, run, node)
@@ -129,7 +130,7 @@ def _drained(change: Change, job: Job, run: Run, event: RankDrained) -> None:
 
 def _finished(change: Change, job: Job, run: Run, event: RankFinished) -> None:
     run = replace(run, finished=run.finished | {event.rank}, drained=without(run.drained, event.rank))
-    if run.kind is Kind.PROFILE:
+    if run.kind is GenerationKind.PROFILE:
         change.put_job(replace(job, run=run))
         return
     weights = event.weights_sha256 if event.rank == 0 else job.weights_sha256

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from varuna_manager.core.actions import Kind
 from varuna_manager.core.config import CoreConfig
-from varuna_manager.core.events import Cause, Endpoint
 from varuna_manager.core.phases import CONNECTED, GONE, TERMINAL, JobPhase, NodePhase
+from varuna_runtime.spec.generation import Cause, Endpoint, GenerationKind
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import BatchShape, Plan
 from varuna_runtime.spec.model import ModelRecord
@@ -64,7 +63,7 @@ class Run:
     """The current generation of a job and what its ranks have reported."""
 
     number: int
-    kind: Kind
+    kind: GenerationKind
     plan: Plan
     plan_hash: str
     members: Mapping[str, str]  # node -> incarnation it was started on

@@ -8,6 +8,7 @@ from varuna_manager.core import actions, events
 from varuna_manager.persistence import StepRow
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.spec.generation import Cause, Endpoint, GenerationKind, Running
 from varuna_runtime.spec.profile import Profile
 from varuna_runtime.wire.v1 import agent_pb2, common_pb2
 
@@ -15,15 +16,8 @@ _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _MAX_SLOTS = 1024
 _MAX_TEXT = 64 * 2**10
 
-_CAUSES = {
-    common_pb2.USER_ERROR: events.Cause.USER_ERROR,
-    common_pb2.WORKER_CRASH: events.Cause.WORKER_CRASH,
-    common_pb2.PEER_LOST: events.Cause.PEER_LOST,
-    common_pb2.HANG: events.Cause.HANG,
-    common_pb2.START_FAILED: events.Cause.START_FAILED,
-    common_pb2.PLAN_MISMATCH: events.Cause.PLAN_MISMATCH,
-}
-_KINDS = {actions.Kind.TRAIN: common_pb2.TRAIN, actions.Kind.PROFILE: common_pb2.PROFILE}
+_CAUSES = {common_pb2.FailureCause.Value(cause.name): cause for cause in Cause}
+_KINDS = {GenerationKind.TRAIN: common_pb2.TRAIN, GenerationKind.PROFILE: common_pb2.PROFILE}
 
 
 class _Head(TypedDict):
@@ -57,11 +51,9 @@ def joined(hello: agent_pb2.Hello, at_s: float) -> events.NodeJoined:
     )
 
 
-def running(found: Iterable[agent_pb2.Running]) -> tuple[events.Running, ...]:
+def running(found: Iterable[agent_pb2.Running]) -> tuple[Running, ...]:
     """Return what an agent says it runs."""
-    return tuple(
-        events.Running(job=r.job, generation=r.generation, ranks=tuple(sorted(r.ranks))) for r in found
-    )
+    return tuple(Running(job=r.job, generation=r.generation, ranks=tuple(sorted(r.ranks))) for r in found)
 
 
 def notice(report: agent_pb2.NoticeReport, node: str, incarnation: str, at_s: float) -> events.Durable:
@@ -183,9 +175,7 @@ def command(action: Command) -> agent_pb2.ManagerMessage:
 
 
 def _prepared(head: _Head, report: agent_pb2.Prepared) -> events.RankPrepared:
-    endpoint = events.Endpoint(
-        rank=report.endpoint.rank, host=report.endpoint.host, port=report.endpoint.port
-    )
+    endpoint = Endpoint(rank=report.endpoint.rank, host=report.endpoint.host, port=report.endpoint.port)
     return events.RankPrepared(
         **head, plan_hash=report.plan_hash, endpoint=endpoint, resume_step=report.resume_step
     )
@@ -199,7 +189,7 @@ def _finished(head: _Head, report: common_pb2.Finished) -> tuple[events.Durable,
         profile = canonical.loads(Profile, report.profile_json)
     except InvalidInput as err:
         message = "the profile it measured cannot be read"
-        cause = events.Cause.START_FAILED
+        cause = Cause.START_FAILED
         return (events.RankFailed(**head, cause=cause, message=message, detail=str(err)[:_MAX_TEXT]),)
     return (events.ProfileReady(at_s=head["at_s"], job=head["job"], profile=profile), finished)
 
@@ -207,7 +197,7 @@ def _finished(head: _Head, report: common_pb2.Finished) -> tuple[events.Durable,
 def _failed(head: _Head, report: common_pb2.Failure) -> events.RankFailed:
     return events.RankFailed(
         **head,
-        cause=_CAUSES.get(report.cause, events.Cause.WORKER_CRASH),
+        cause=_CAUSES.get(report.cause, Cause.WORKER_CRASH),
         message=report.message[:_MAX_TEXT],
         detail=report.detail[:_MAX_TEXT],
     )

@@ -1,8 +1,9 @@
 from tests.support.core_sim import Sim
 from varuna_manager.core.actions import StartRanks
 from varuna_manager.core.config import CoreConfig
-from varuna_manager.core.events import Cause, RankPrepared
+from varuna_manager.core.events import RankPrepared
 from varuna_manager.core.phases import JobPhase
+from varuna_runtime.spec.generation import Cause
 
 
 def _running(config: CoreConfig | None = None, **spec: object) -> Sim:

@@ -3,6 +3,7 @@ from varuna_manager.core import actions as a
 from varuna_manager.core import events as e
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.phases import JobPhase, NodePhase
+from varuna_runtime.spec.generation import GenerationKind
 
 
 def _running(*nodes: str) -> Sim:
@@ -142,4 +143,4 @@ def test_a_profile_on_a_single_node_uses_two_of_its_slots() -> None:
     sim.submit("j")
     start = sim.all_of(a.StartRanks)[0]
     assert isinstance(start, a.StartRanks)
-    assert (start.kind, start.ranks) == (a.Kind.PROFILE, (0, 1))
+    assert (start.kind, start.ranks) == (GenerationKind.PROFILE, (0, 1))

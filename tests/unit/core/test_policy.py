@@ -6,7 +6,7 @@ from tests.support.core_records import BATCH, MODEL, plan_for
 from tests.support.core_sim import Sim
 from varuna_manager.core import policy
 from varuna_manager.core.config import CoreConfig
-from varuna_manager.core.events import Cause
+from varuna_runtime.spec.generation import Cause
 from varuna_runtime.spec.job import Retries
 from varuna_runtime.spec.layout import Plan, Slot
 

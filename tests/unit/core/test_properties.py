@@ -14,6 +14,7 @@ from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.journal import decode, encode, is_durable
 from varuna_manager.core.state import State
 from varuna_manager.core.step import replay, step
+from varuna_runtime.spec.generation import Cause, Endpoint, Running
 from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import Infeasible
 
@@ -21,9 +22,7 @@ NODES = st.sampled_from(["a", "b", "c"])
 INCARNATIONS = st.sampled_from(["1", "2"])
 JOBS = st.sampled_from(["j", "k"])
 SMALL = st.integers(0, 3)
-RUNNING = st.lists(st.builds(e.Running, job=JOBS, generation=SMALL, ranks=st.just((0,))), max_size=2).map(
-    tuple
-)
+RUNNING = st.lists(st.builds(Running, job=JOBS, generation=SMALL, ranks=st.just((0,))), max_size=2).map(tuple)
 PLANS = st.lists(NODES, unique=True, max_size=3).map(lambda names: plan_for([(n, 1) for n in names], BATCH))
 SPECS = st.builds(
     lambda low, priority, limit, exactness: job_spec(
@@ -48,14 +47,14 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "rank": SMALL,
     "step": st.integers(0, 20),
     "plan_hash": PLANS.map(lambda plan: "" if isinstance(plan, Infeasible) else plan.hash()),
-    "endpoint": st.just(e.Endpoint(rank=0, host="h", port=1)),
+    "endpoint": st.just(Endpoint(rank=0, host="h", port=1)),
     "resume_step": st.sampled_from([0, 0, 0, 5]),
     "running": RUNNING,
     "slots": st.integers(1, 2),
     "device_kind": st.sampled_from(["cpu", "cpu", "gpu"]),
     "deadline_s": st.integers(0, 400).map(float),
     "subject": st.sampled_from(["node:a", "node:b", "job:j", "job:k", "nonsense"]),
-    "cause": st.sampled_from(e.Cause),
+    "cause": st.sampled_from(Cause),
     "epoch": SMALL,
     "config": st.none() | st.just(CoreConfig(lease_s=2.0)),
     "memory_bytes": st.just(1),
@@ -161,7 +160,7 @@ def _play(sim: Sim, command: str, name: str) -> None:
         case "durable" | "cancel" if job and job.generation:
             getattr(sim, command)(name)
         case "crash" if job:
-            sim.fail(name, 0, e.Cause.WORKER_CRASH, "signal 11")
+            sim.fail(name, 0, Cause.WORKER_CRASH, "signal 11")
         case "hold" | "release":
             getattr(sim, command)(name)
         case "pass":

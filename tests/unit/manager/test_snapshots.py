@@ -13,6 +13,7 @@ from varuna_manager.core import events
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.step import replay
 from varuna_manager.persistence import Batch, Database
+from varuna_runtime.spec.generation import Cause, Endpoint
 from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
 
 PLAN = Plan(
@@ -23,7 +24,7 @@ PLAN = Plan(
     placement=(Slot(node="n", index=0),),
     predicted_step_s=0.1,
 )
-ENDPOINT = events.Endpoint(rank=0, host="h", port=1)
+ENDPOINT = Endpoint(rank=0, host="h", port=1)
 HEAD = {"job": "j", "generation": 1, "rank": 0}
 HISTORY: tuple[events.Durable, ...] = (
     events.ManagerStarted(at_s=1.0, epoch=1, config=CoreConfig(lease_s=4.0)),
@@ -48,7 +49,7 @@ HISTORY: tuple[events.Durable, ...] = (
     events.RankReady(at_s=7.0, **HEAD),
     events.RankActive(at_s=7.0, **HEAD, step=0),
     events.StepDurable(at_s=8.0, job="j", generation=1, step=2),
-    events.RankFailed(at_s=9.0, **HEAD, cause=events.Cause.WORKER_CRASH, message="killed", detail=""),
+    events.RankFailed(at_s=9.0, **HEAD, cause=Cause.WORKER_CRASH, message="killed", detail=""),
     events.CancelRequested(at_s=10.0, job="j", user="u"),
 )
 

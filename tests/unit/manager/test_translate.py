@@ -8,6 +8,7 @@ from varuna_manager.core import actions, events
 from varuna_manager.rpc import translate
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.spec.generation import Cause, Endpoint, GenerationKind, Running
 from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
 from varuna_runtime.wire.v1 import agent_pb2, common_pb2
 
@@ -43,7 +44,7 @@ def ranks(**body: object) -> tuple[events.Durable, ...]:
             events.RankPrepared(
                 **HEAD,
                 plan_hash="p",
-                endpoint=events.Endpoint(rank=1, host="h", port=7),
+                endpoint=Endpoint(rank=1, host="h", port=7),
                 resume_step=3,
             ),
         ),
@@ -53,8 +54,8 @@ def test_a_report_is_the_event_of_its_kind(body: dict[str, object], event: event
     assert ranks(**body) == (event,)
 
 
-@pytest.mark.parametrize("cause", list(events.Cause))
-def test_every_cause_survives_the_wire(cause: events.Cause) -> None:
+@pytest.mark.parametrize("cause", list(Cause))
+def test_every_cause_survives_the_wire(cause: Cause) -> None:
     wire = common_pb2.FailureCause.Value(cause.value.upper())
     (failed,) = ranks(failed=common_pb2.Failure(cause=wire, message="m", detail="d"))
     assert isinstance(failed, events.RankFailed)
@@ -64,7 +65,7 @@ def test_every_cause_survives_the_wire(cause: events.Cause) -> None:
 def test_a_cause_this_version_does_not_know_counts_as_a_crash() -> None:
     (failed,) = ranks(failed=common_pb2.Failure())
     assert isinstance(failed, events.RankFailed)
-    assert failed.cause is events.Cause.WORKER_CRASH
+    assert failed.cause is Cause.WORKER_CRASH
 
 
 def test_a_traceback_is_bounded() -> None:
@@ -83,7 +84,7 @@ def test_a_measured_profile_comes_before_its_rank_is_finished() -> None:
 def test_an_unreadable_profile_is_a_failed_start_with_the_reason() -> None:
     (failed,) = ranks(finished=common_pb2.Finished(profile_json=b"{"))
     assert isinstance(failed, events.RankFailed)
-    assert failed.cause is events.Cause.START_FAILED
+    assert failed.cause is Cause.START_FAILED
     assert "Profile" in failed.detail
 
 
@@ -103,7 +104,7 @@ def test_a_hello_is_a_join() -> None:
     running = [agent_pb2.Running(job="j", generation=2, ranks=[1, 0])]
     joined = translate.joined(agent_pb2.Hello(**HELLO, running=running), 5.0)  # type: ignore[arg-type]
     assert (joined.node, joined.slots, joined.device_kind) == ("n-1", 2, "cpu:x")
-    assert joined.running == (events.Running(job="j", generation=2, ranks=(0, 1)),)
+    assert joined.running == (Running(job="j", generation=2, ranks=(0, 1)),)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_a_start_carries_everything_a_node_needs() -> None:
         incarnation="i",
         job="j",
         generation=3,
-        kind=actions.Kind.TRAIN,
+        kind=GenerationKind.TRAIN,
         plan=plan,
         spec=submission("b").spec,
         model=model(),
