@@ -1,27 +1,12 @@
 """The nouns of the agent, as plain records; protobuf stays in `codec`."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from varuna_runtime.spec.generation import Cause as Cause
+from varuna_runtime.spec.generation import Endpoint as Endpoint
+from varuna_runtime.spec.generation import GenerationKind as GenerationKind
+from varuna_runtime.spec.generation import Running as Running
 from varuna_runtime.spec.job import JobSpec
-
-
-class GenerationKind(StrEnum):
-    """What a generation is for."""
-
-    TRAIN = "train"
-    PROFILE = "profile"
-
-
-class Cause(StrEnum):
-    """Why a rank ended early; the wire's FailureCause in lower case."""
-
-    USER_ERROR = "user_error"
-    WORKER_CRASH = "worker_crash"
-    PEER_LOST = "peer_lost"
-    HANG = "hang"
-    START_FAILED = "start_failed"
-    PLAN_MISMATCH = "plan_mismatch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -31,24 +16,6 @@ class RankKey:
     job: str
     generation: int
     rank: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """Where a rank listens."""
-
-    rank: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """Ranks of a generation with a process, or about to have one."""
-
-    job: str
-    generation: int
-    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
