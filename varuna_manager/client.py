@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import grpc
 
+from varuna_manager.core.phases import TERMINAL, JobPhase
 from varuna_manager.planner.request import Explanation
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import Conflict, InvalidInput, NoManager, NotFound, VarunaError
@@ -19,7 +20,6 @@ from varuna_runtime.spec.profile import Profile
 from varuna_runtime.wire.v1 import client_pb2 as pb
 from varuna_runtime.wire.v1 import client_pb2_grpc
 
-TERMINAL = ("succeeded", "failed", "cancelled")
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 R = TypeVar("R")
@@ -58,12 +58,12 @@ class JobStatus:
     @property
     def is_over(self) -> bool:
         """Whether nothing more will happen to it."""
-        return self.state.lower() in TERMINAL
+        return self.state in TERMINAL
 
     @property
     def has_succeeded(self) -> bool:
         """Whether it reached its last step."""
-        return self.state.lower() == "succeeded"
+        return self.state == JobPhase.SUCCEEDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from varuna_runtime.spec.errors import InvalidInput, ObjectMissing, StoreError
 from varuna_runtime.spec.layout import Infeasible
 from varuna_runtime.spec.profile import Profile
 from varuna_runtime.store import Store
+from varuna_runtime.wire.v1 import agent_pb2
 
 _log = structlog.get_logger()
 
@@ -71,7 +72,7 @@ class Dispatcher:
             case _:
                 assert_never(action)
 
-    def _start(self, action: actions.StartRanks) -> Any:
+    def _start(self, action: actions.StartRanks) -> agent_pb2.ManagerMessage:
         return translate.start(
             action,
             store_url=self._means.store_url,
@@ -134,7 +135,7 @@ def keep_profile(store: Store, row: ProfileRow) -> None:
     try:
         store.put(profile_key(row.workload, row.device_kind), row.profile_json)
     except StoreError as err:
-        _log.warning("profile not shared", model=row.workload, why=str(err))
+        _log.warning("profile not shared", workload=row.workload, why=str(err))
 
 
 def profile_key(workload: str, device_kind: str) -> str:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -41,7 +41,7 @@ def print_json_line(record: "DataclassInstance") -> None:
     click.echo(json.dumps(finite(asdict(record))))
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> object:
     """Return the value with NaN and infinities replaced, since JSON has none."""
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -11,6 +11,7 @@ from varuna_manager.cli.options import json_option, manager_option
 from varuna_manager.cli.output import console, print_json, seconds, size, table
 from varuna_manager.client import PlanReport
 from varuna_manager.planner.request import Explanation
+from varuna_runtime.spec.batches import num_micro_batches
 from varuna_runtime.spec.layout import Infeasible, Plan
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def show(report: PlanReport, *, as_json: bool) -> int:
 
 def _plan_view(made: Plan, why: Explanation | None) -> RenderableType:
     batch = made.batch
-    num_micro = -(-batch.batch_size // batch.micro_batch_size)
+    num_micro = num_micro_batches(batch.batch_size, batch.micro_batch_size)
     parts: list[RenderableType] = [
         f"layout {made.layout} (stages x replicas), schedule {made.schedule}, "
         f"batch {batch.batch_size} as {num_micro} micro-batches of {batch.micro_batch_size}, "

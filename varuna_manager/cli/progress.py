@@ -2,6 +2,8 @@
 
 from varuna_manager.cli.output import clock, seconds
 from varuna_manager.client import EventRecord, JobStatus
+from varuna_manager.core.phases import JobPhase
+from varuna_manager.core.words import counted
 
 
 def progress_line(job: JobStatus) -> str:
@@ -14,12 +16,12 @@ def progress_line(job: JobStatus) -> str:
     if not job.is_over and job.samples_per_s > 0:
         parts.append(f"{job.samples_per_s:.1f} samples/s")
     if job.layout and not job.is_over:
-        parts.append(f"layout {job.layout} on {job.nodes} node{'s' * (job.nodes != 1)}")
+        parts.append(f"layout {job.layout} on {counted(job.nodes, 'node')}")
     if job.generation:
         parts.append(f"generation {job.generation}")
     if not job.is_over and job.eta_s >= 0:
         parts.append(f"ETA {seconds(job.eta_s)}")
-    if job.reason and job.state.lower() != "running":
+    if job.reason and job.state != JobPhase.RUNNING:
         parts.append(job.reason)
     return "  ".join(parts)
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.state import Job
+from varuna_runtime.spec.batches import num_micro_batches
 from varuna_runtime.spec.generation import Cause
 from varuna_runtime.spec.job import Retries
 from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
@@ -67,7 +68,7 @@ def profile_batch(job: Job, replicas: int) -> BatchShape:
     """Return the batch shape a PROFILE generation is given; the real one is chosen by the first plan."""
     size, micro = job.spec.batch_size, job.spec.micro_batch_size
     micro_batch_size = 1 if micro == "auto" else min(micro, size)
-    num_micro = -(-size // micro_batch_size)
+    num_micro = num_micro_batches(size, micro_batch_size)
     return BatchShape(
         batch_size=size,
         micro_batch_size=micro_batch_size,

@@ -22,10 +22,14 @@ def plannable(state: State) -> tuple[Node, ...]:
 
 def usable(state: State, job: Job) -> tuple[Node, ...]:
     """Return the plannable nodes of the job's device kind; every kind for a statistical job."""
-    nodes = plannable(state)
-    if job.spec.exactness is Exactness.STATISTICAL or not job.device_kind:
+    return of_kind(plannable(state), job.spec.exactness, job.device_kind)
+
+
+def of_kind(nodes: tuple[Node, ...], exactness: Exactness, kind: str) -> tuple[Node, ...]:
+    """Return the nodes a job of that exactness may use once it is pinned to `kind`; empty: not pinned yet."""
+    if exactness is Exactness.STATISTICAL or not kind:
         return nodes
-    return tuple(n for n in nodes if n.device_kind == job.device_kind)
+    return tuple(n for n in nodes if n.device_kind == kind)
 
 
 def preferred_kind(nodes: Iterable[Node]) -> str:

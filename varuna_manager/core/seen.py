@@ -21,7 +21,7 @@ def on_beat(state: State, event: BeatSeen) -> State:
 
 
 def on_step(state: State, event: StepSeen) -> State:
-    """Remember the newest step of the current generation; steps below the highest one are replayed."""
+    """Remember the newest step of the current generation; an older one changes nothing."""
     job = state.jobs.get(event.job)
     if job is None or job.is_over or job.run is None or job.run.number != event.generation:
         return state
@@ -29,19 +29,14 @@ def on_step(state: State, event: StepSeen) -> State:
     is_same = old is not None and old.generation == event.generation
     if old is not None and is_same and event.step <= old.step:
         return state
-    replayed = old.replayed_steps if old else 0
     step_s = event.step_s
     if old is not None and is_same:
         step_s = old.step_s + SMOOTHING * (event.step_s - old.step_s)
     progress = Progress(
         generation=event.generation,
         step=event.step,
-        max_step=max(event.step, old.max_step if old else -1),
         loss=event.loss,
-        samples=event.samples,
         step_s=step_s,
-        replayed_steps=replayed + int(old is not None and event.step <= old.max_step),
-        at_s=event.at_s,
     )
     return _with(state, replace(state.seen, progress={**state.seen.progress, event.job: progress}))
 

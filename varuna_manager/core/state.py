@@ -128,15 +128,15 @@ class Job:
     first_cause: str = ""  # of those
     open_generation: int = 0  # ended by collateral only: its root cause may still arrive
 
-    @property
-    def workload(self) -> str:
-        """What its profile is cached under."""
-        return workload_hash(self.model, self.spec, self.bundle)
-
     hosts: Mapping[str, Host] = field(default_factory=dict)
     touched: frozenset[str] = frozenset()  # nodes that may keep its launcher and files
     weights_sha256: str = ""
     ended_s: float | None = None
+
+    @property
+    def workload(self) -> str:
+        """What its profile is cached under."""
+        return workload_hash(self.model, self.spec, self.bundle)
 
     @property
     def is_over(self) -> bool:
@@ -150,12 +150,8 @@ class Progress:
 
     generation: int
     step: int  # index of the newest committed step
-    max_step: int  # over all generations
     loss: float
-    samples: int  # of that step
     step_s: float  # smoothed
-    replayed_steps: int
-    at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,6 @@ class JobView:
     eta_s: float
     submitted_at: float
     ended_at: float
-    replayed_steps: int
     weights_sha256: str
     user: str
     spec: JobSpec
@@ -83,7 +82,6 @@ def job_view(state: State, job: Job) -> JobView:
         eta_s=_eta_s(job, step, progress) if samples_per_s else UNKNOWN_S,
         submitted_at=job.submitted_s,
         ended_at=job.ended_s or 0.0,
-        replayed_steps=progress.replayed_steps if progress else 0,
         weights_sha256=job.weights_sha256,
         user=job.user,
         spec=job.spec,

@@ -9,7 +9,7 @@ import grpc
 from varuna_manager.consumer import Consumer
 from varuna_manager.core import events, views
 from varuna_manager.core.phases import JobPhase
-from varuna_manager.core.pool import as_request, plannable, preferred_kind
+from varuna_manager.core.pool import as_request, of_kind, plannable, preferred_kind
 from varuna_manager.core.state import Job, State
 from varuna_manager.logbook import Logbook
 from varuna_manager.means import Means
@@ -21,7 +21,6 @@ from varuna_manager.rpc.tail import Tail
 from varuna_manager.secrecy import new_suffix
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import Conflict, InvalidInput
-from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.profile import Profile, workload_hash
 from varuna_runtime.wire.v1 import client_pb2, client_pb2_grpc
 
@@ -56,14 +55,12 @@ class ClientService(client_pb2_grpc.ClientServicer):
             found = submission.parsed(request)
             nodes = plannable(self._state)
             kind = preferred_kind(nodes)
-            if found.spec.exactness is Exactness.BITWISE:
-                nodes = tuple(node for node in nodes if node.device_kind == kind)
             answer = await self._means.plan(
                 PlanRequest(
                     spec=found.spec,
                     model=found.model,
                     profile=await self._profile(request, found, kind),
-                    nodes=as_request(nodes),
+                    nodes=as_request(of_kind(nodes, found.spec.exactness, kind)),
                     batch=None,
                 )
             )

@@ -37,14 +37,14 @@ def test_before_the_first_step_of_a_generation_speed_and_time_left_are_unknown(s
     assert (view.step, view.samples_per_s, view.eta_s) == (0, 0.0, -1.0)
 
 
-def test_steps_seen_again_after_a_loss_are_counted_as_replayed(sim: Sim) -> None:
+def test_steps_are_counted_on_from_the_durable_one_after_a_loss(sim: Sim) -> None:
     sim.train("j", 6)
     sim.durable("j", 4)
     sim.train("j", 1)
     sim.left("b")
     sim.train("j", 5)
     view = _job(sim, "j")
-    assert (view.step, view.replayed_steps, view.morphs) == (9, 3, 1)
+    assert (view.step, view.morphs) == (9, 1)
 
 
 def test_a_preempted_job_says_so_with_the_node_until_it_is_told_otherwise(sim: Sim) -> None:

@@ -1,3 +1,5 @@
+from itertools import accumulate, product
+
 import pytest
 
 from tests.support.planning import GIB, job, nodes, planned, profile, request, segment
@@ -6,6 +8,7 @@ from varuna_manager.planner import PlannableNode
 from varuna_manager.planner.memory import in_flight, peak_bytes, residency
 from varuna_manager.planner.workload import workload
 from varuna_runtime.spec.layout import BatchShape, ScheduleKind
+from varuna_runtime.spec.schedule import OpKind, program
 
 COSTS = [segment(saved_bytes=1000, output_bytes=10, param_bytes=100) for _ in range(4)]
 
@@ -28,6 +31,16 @@ def test_gpipe_holds_every_micro_batch_and_1f1b_at_most_the_stages_left() -> Non
     assert in_flight(ScheduleKind.GPIPE, stages_left=2, num_micro=9) == 9
     assert in_flight(ScheduleKind.ONE_F_ONE_B, stages_left=2, num_micro=9) == 2
     assert in_flight(ScheduleKind.ONE_F_ONE_B, stages_left=4, num_micro=1) == 1
+
+
+@pytest.mark.parametrize("schedule", list(ScheduleKind))
+def test_what_a_stage_is_thought_to_hold_is_what_its_program_holds(schedule: ScheduleKind) -> None:
+    for num_stages, num_micro in product(range(1, 5), range(1, 8)):
+        for stage in range(num_stages):
+            ops = program(schedule, stage=stage, num_stages=num_stages, num_micro=num_micro, recompute=True)
+            change = {OpKind.FORWARD: 1, OpKind.RECOMPUTE: 0, OpKind.BACKWARD: -1}
+            peak = max(accumulate(change[op.kind] for op in ops))
+            assert in_flight(schedule, stages_left=num_stages - stage, num_micro=num_micro) == peak
 
 
 def test_the_peak_is_the_sum_of_its_parts() -> None:
