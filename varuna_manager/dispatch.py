@@ -58,6 +58,8 @@ class Dispatcher:
                 self._replace(self._planning, action.job, self._make_plan(action))
             case actions.StartRanks():
                 self._means.links.send(action.node, action.incarnation, self._start(action))
+            case actions.WarmNode():
+                self._means.links.send(action.node, action.incarnation, self._warm(action))
             case actions.RaiseDurable() | actions.Announce():
                 raise AssertionError(f"{type(action).__name__} is the consumer's")
             case (
@@ -78,6 +80,11 @@ class Dispatcher:
             store_url=self._means.store_url,
             secrets=self._means.secrets.get(action.job),
             generation_secret=generation_secret(self._means.generation_key, action.job, action.generation),
+        )
+
+    def _warm(self, action: actions.WarmNode) -> Any:
+        return translate.warm(
+            action, store_url=self._means.store_url, secrets=self._means.secrets.get(action.job)
         )
 
     def _replace(

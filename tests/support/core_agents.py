@@ -30,6 +30,7 @@ class Agent:
     is_connected: bool = True
     is_alive: bool = True
     is_frozen: bool = False
+    can_warm: bool = True
     running: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     outbox: list[e.Durable] = field(default_factory=list)
     inbox: list[a.AnyAction] = field(default_factory=list)
@@ -127,6 +128,8 @@ class AgentLoop:
         match action:
             case a.StartRanks():
                 self._start(agent, action)
+            case a.WarmNode():
+                self._warm(agent, action)
             case a.ActivateRanks():
                 self._activate(agent, action)
             case a.DrainRanks():
@@ -162,6 +165,17 @@ class AgentLoop:
                 resume_step=action.resume_step or 0,
             )
             self._answer("prepare", agent, event)
+
+    def _warm(self, agent: Agent, action: a.WarmNode) -> None:
+        event = e.NodeWarmed(
+            at_s=self.now_s,
+            job=action.job,
+            node=agent.node,
+            incarnation=agent.incarnation,
+            ok=agent.can_warm,
+            reason="" if agent.can_warm else "no module named data",
+        )
+        self._answer("warm", agent, event)
 
     def _activate(self, agent: Agent, action: a.ActivateRanks) -> None:
         ranks = agent.running.get((action.job, action.generation), ())
@@ -203,11 +217,13 @@ class AgentLoop:
         event = e.GenerationGone(at_s=self.now_s, job=job, generation=generation, node=agent.node)
         self._answer(word, agent, event)
 
-    def join(self, node: str, *, kind: str = "cpu:avx2", slots: int = 1) -> None:
+    def join(self, node: str, *, kind: str = "cpu:avx2", slots: int = 1, can_warm: bool = True) -> None:
         """A new incarnation of the node says hello."""
         old = self.agents.get(node)
         number = int(old.incarnation.split("#")[1]) + 1 if old else 1
-        self.agents[node] = Agent(node=node, incarnation=f"{node}#{number}", kind=kind, slots=slots)
+        self.agents[node] = Agent(
+            node=node, incarnation=f"{node}#{number}", kind=kind, slots=slots, can_warm=can_warm
+        )
         self.feed(self._hello(self.agents[node]))
 
     def _hello(self, agent: Agent) -> e.NodeJoined:

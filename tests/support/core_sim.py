@@ -8,7 +8,7 @@ from varuna_manager.core.state import Job, Node
 from varuna_manager.core.step import replay
 from varuna_runtime.spec.generation import Cause
 
-HOLDABLE = ("find", "profile", "plan", "prepare", "active", "drain", "gone")
+HOLDABLE = ("find", "profile", "plan", "prepare", "active", "drain", "gone", "warm")
 
 
 class Sim(AgentLoop):

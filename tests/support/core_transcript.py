@@ -86,6 +86,9 @@ def _with_numbers(sim: Sim, word: str, args: list[str]) -> None:
         case "join-kind", [kind, *nodes]:
             for node in nodes:
                 sim.join(node, kind=kind)
+        case "join-broken", nodes:
+            for node in nodes:
+                sim.join(node, can_warm=False)
         case "notice", [node, seconds]:
             sim.notice(node, float(seconds))
         case "train", [job, steps]:
@@ -121,6 +124,8 @@ def _describe(action: a.AnyAction) -> str:
             ranks = " ".join(map(str, action.ranks))
             resume = "-" if action.resume_step is None else action.resume_step
             return f"-> Start {action.kind} {_to(action)} ranks {ranks} resume {resume}"
+        case a.WarmNode():
+            return f"-> Warm {action.incarnation} {action.job}"
         case a.DrainRanks():
             return f"-> Drain {_to(action)} within {action.within_s:g} s"
         case a.ActivateRanks() | a.AbortRanks():

@@ -204,6 +204,8 @@ class FakeAgent:
                 generation = self._generations.get(message.activate.job)
                 if generation and generation.start.generation == message.activate.generation:
                     self._begin(lambda: self._train(generation))
+            case "warm":
+                self.report(warm=agent_pb2.WarmReport(job=message.warm.job, ok=True))
             case "drain":
                 self._generations[message.drain.job].drain.set()
             case "abort":

@@ -46,6 +46,17 @@ class StartRanks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarmNode:
+    """Send Warm to one node: the job's launcher must be ready there; answered by NodeWarmed."""
+
+    node: str
+    incarnation: str
+    job: str
+    spec: JobSpec
+    bundle: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActivateRanks:
     """Send Activate to one node: every rank is prepared and holds the same plan."""
 
@@ -129,6 +140,7 @@ AnyAction = (
     FindProfile
     | MakePlan
     | StartRanks
+    | WarmNode
     | ActivateRanks
     | DrainRanks
     | AbortRanks

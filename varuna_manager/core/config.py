@@ -35,6 +35,8 @@ class CoreConfig:
     """A node that has not ended an aborted generation after this is fenced."""
     notice_margin_s: float = 2.0
     """A drain must be over this long before the announced end of a node."""
+    warm_patience_s: float = 10.0
+    """Growth waits this long for a node that is warming up; after it, the others go on without it."""
     growth_min_gain: float = 0.05
     """Share of the step time that a larger pool must save to be worth a morph."""
     growth_min_interval_s: float = 5.0

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from varuna_manager.core import failures, generations, nodes
+from varuna_manager.core import failures, generations, nodes, warmth
 from varuna_manager.core.change import Change
 from varuna_manager.core.events import DeadlinePassed
 from varuna_manager.core.phases import JobPhase
@@ -30,7 +30,7 @@ def lease_end_s(state: State, node: Node) -> float:
 
 def _job_deadlines(job: Job) -> set[float]:
     gone_by = {host.gone_by_s for host in job.hosts.values()}
-    own = set() if job.is_over else {job.deadline_s, job.run_limit_s}
+    own = set() if job.is_over else {job.deadline_s, job.run_limit_s, *warmth.deadlines(job)}
     return {deadline_s for deadline_s in own | gone_by if deadline_s is not None}
 
 
@@ -62,6 +62,8 @@ def _on_job(change: Change, job: Job, event: DeadlinePassed) -> None:
     job = change.job(job.job)
     if job.is_over or job.phase is JobPhase.CANCELLING:
         return
+    warmth.on_deadline(change, job, event)
+    job = change.job(job.job)
     if job.run_limit_s == event.deadline_s:
         reason = f"max_run_time_s is over: {job.spec.max_run_time_s:g} s since its first step"
         generations.finish(change, job, JobPhase.FAILED, What.FAILED, reason)

@@ -220,6 +220,17 @@ class GenerationGone(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeWarmed(Event):
+    """The job's launcher on that node holds at `train`, or it does not, and why."""
+
+    job: str
+    node: str
+    incarnation: str
+    ok: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlinePassed(Event):
     """A threshold the core itself had set was crossed: the lease of a node, or a transient state of a job.
 
@@ -281,6 +292,7 @@ Durable = (
     | RankFinished
     | RankFailed
     | GenerationGone
+    | NodeWarmed
     | DeadlinePassed
 )
 Volatile = BeatSeen | StepSeen | Ticked

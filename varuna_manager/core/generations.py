@@ -32,12 +32,14 @@ def begin(change: Change, job: Job, reason: str, *, delay_s: float = 0.0) -> Job
     )
 
 
-def ask(change: Change, job: Job) -> None:
-    """Ask for the profile if there is none, else for a plan on the pool as it is now."""
+def ask(change: Change, job: Job, nodes: tuple[Node, ...]) -> None:
+    """Ask for the profile if there is none, else for a plan on these nodes of the present pool."""
     version = change.state.pool_version
     is_profiled = job.profile is not None
     timeout_s = change.config.plan_timeout_s if is_profiled else change.config.find_timeout_s
-    change.put_job(replace(job, asked_version=version, deadline_s=change.at_s + timeout_s))
+    offered = frozenset(n.node for n in nodes)
+    deadline_s = change.at_s + timeout_s
+    change.put_job(replace(job, asked_version=version, deadline_s=deadline_s, offered=offered))
     if job.profile is None:
         change.do(FindProfile(job=job.job, workload=job.workload, device_kind=job.device_kind))
         return
@@ -45,7 +47,7 @@ def ask(change: Change, job: Job) -> None:
         spec=job.spec,
         model=job.model,
         profile=job.profile,
-        nodes=pool.as_request(pool.usable(change.state, job)),
+        nodes=pool.as_request(nodes),
         batch=job.batch,
     )
     change.do(MakePlan(job=job.job, pool_version=version, request=request))
@@ -204,7 +206,7 @@ def stop(change: Change, job: Job) -> Job:
 def finish(change: Change, job: Job, phase: JobPhase, what: What, reason: str) -> None:
     """End the job for good: abort what still runs and let every node forget it."""
     job = stop(change, job) if phase is JobPhase.SUCCEEDED else end(change, job, reason)
-    job = change.move_job(replace(job, open_generation=0), phase, reason)
+    job = change.move_job(replace(job, open_generation=0, launchers={}), phase, reason)
     change.announce(what, reason, job=job)
     for name in sorted(job.touched):
         send_forget(change, job, change.state.nodes[name])

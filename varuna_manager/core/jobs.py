@@ -102,7 +102,11 @@ def _start_or_park(change: Change, job: Job, outcome: Plan | Infeasible) -> None
     if isinstance(outcome, Plan):
         generations.start_training(change, job, outcome)
         return
-    num_nodes = len(pool.usable(change.state, job))
+    usable = pool.usable(change.state, job)
+    if job.offered < {n.node for n in usable}:
+        generations.ask(change, job, usable)  # the warm ones alone will not do
+        return
+    num_nodes = len(usable)
     is_full = num_nodes >= job.spec.nodes.max
     hint = f"; {outcome.change}" if outcome.change else ""
     hope = (

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from varuna_manager.core import failures, generations
+from varuna_manager.core import failures, generations, warmth
 from varuna_manager.core.actions import AbortRanks, FenceNode, ReleaseNode
 from varuna_manager.core.change import Change, without
 from varuna_manager.core.events import (
@@ -71,6 +71,7 @@ def _on_back(change: Change, node: Node, event: NodeJoined) -> None:
     listed = {(r.job, r.generation): frozenset(r.ranks) for r in event.running}
     for job in change.state.iter_open():
         _resume_job(change, job, node, listed)
+    warmth.forget(change, node)
     if was_awaited:
         _forget_again(change, node)
     if node.phase is NodePhase.RELEASED:
@@ -170,7 +171,8 @@ def lose(change: Change, node: Node, reason: str, phase: NodePhase = NodePhase.L
         if node.node in job.hosts or node.node in job.touched:
             job = failures.close_cause(job, node.node, reason)
             hosts, touched = without(job.hosts, node.node), job.touched - {node.node}
-            change.put_job(replace(job, hosts=hosts, touched=touched))
+            launchers = without(job.launchers, node.node)
+            change.put_job(replace(job, hosts=hosts, touched=touched, launchers=launchers))
 
 
 def _forget_gone_nodes(change: Change) -> None:
@@ -194,7 +196,9 @@ def on_disconnected(change: Change, event: NodeDisconnected) -> None:
     change.put_node(replace(node, lease_until_s=change.at_s + change.config.lease_s))
     change.announce(What.NODE_DISCONNECTED, event.reason, node=node.node)
     for job in list(change.state.iter_open()):
-        change.put_job(failures.close_cause(job, node.node, event.reason))
+        closed = failures.close_cause(job, node.node, event.reason)
+        if closed is not job:
+            change.put_job(closed)
 
 
 def on_left(change: Change, event: NodeLeft) -> None:

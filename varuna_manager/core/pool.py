@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from varuna_manager.core.phases import HOLDING, WAITING, JobPhase
-from varuna_manager.core.state import Job, Node, State
+from varuna_manager.core.state import Job, Node, State, Warmth
 from varuna_manager.planner.request import PlannableNode
 from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import Plan
@@ -30,6 +30,31 @@ def of_kind(nodes: tuple[Node, ...], exactness: Exactness, kind: str) -> tuple[N
     if exactness is Exactness.STATISTICAL or not kind:
         return nodes
     return tuple(n for n in nodes if n.device_kind == kind)
+
+
+def warmth(job: Job, node: Node) -> Warmth | None:
+    """Return what is known of the job's launcher on this incarnation of the node."""
+    launcher = job.launchers.get(node.node)
+    return launcher.warmth if launcher and launcher.incarnation == node.incarnation else None
+
+
+def warm(state: State, job: Job) -> tuple[Node, ...]:
+    """Return the usable nodes on which the job starts without delay."""
+    return tuple(n for n in usable(state, job) if warmth(job, n) is Warmth.WARM)
+
+
+def is_warming(state: State, job: Job) -> bool:
+    """Return True while growth should wait for a usable node that is about to be warm."""
+    launchers = (job.launchers.get(n.node) for n in usable(state, job) if warmth(job, n) is Warmth.WARMING)
+    return any(launcher is not None and launcher.deadline_s is not None for launcher in launchers)
+
+
+def preferred(state: State, job: Job) -> tuple[Node, ...]:
+    """Return the nodes to plan with: the warm ones once the job has run and if they are enough, else all."""
+    ready = warm(state, job)
+    if job.first_running_s is None or len(ready) < max(1, job.spec.nodes.min):
+        return usable(state, job)
+    return ready
 
 
 def preferred_kind(nodes: Iterable[Node]) -> str:
@@ -118,5 +143,10 @@ def spare_reason(state: State, node: Node) -> str:
     if node not in usable(state, job):
         return f"spare: job {job.job} is pinned to {job.device_kind} (exactness: bitwise)"
     if job.run is not None and node.node not in job.run.members:
+        launcher = job.launchers.get(node.node)
+        if launcher is not None and launcher.warmth is Warmth.COLD:
+            return f"spare: cannot open the launcher of job {job.job}: {launcher.reason}"
+        if launcher is not None and launcher.warmth is Warmth.WARMING:
+            return f"spare: opens the launcher of job {job.job}"
         return f"spare: the plan of job {job.job} does not use it"
     return ""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from varuna_manager.core import failures, generations, policy
+from varuna_manager.core import failures, generations, policy, warmth
 from varuna_manager.core.change import Change, without
 from varuna_manager.core.events import (
     GenerationGone,
@@ -70,7 +70,8 @@ def _prepared(change: Change, job: Job, run: Run, event: RankPrepared) -> None:
         endpoints={**run.endpoints, event.rank: event.endpoint},
         resumed={**run.resumed, event.rank: event.resume_step},
     )
-    job = change.put_job(replace(job, run=run))
+    node = run.plan.placement[event.rank].node
+    job = change.put_job(warmth.prepared(replace(job, run=run), node, run.members[node]))
     if len(run.endpoints) < len(run.ranks):
         return
     steps = set(run.resumed.values())

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from varuna_manager.core import generations, jobs, nodes, pool
+from varuna_manager.core import generations, jobs, nodes, pool, warmth
 from varuna_manager.core.change import Change
 from varuna_manager.core.phases import JobPhase
-from varuna_manager.core.state import Job, Run, State
+from varuna_manager.core.state import Job, Node, Run, State, Warmth
 from varuna_manager.core.words import What, counted
 
 
@@ -18,6 +18,8 @@ def reconcile(change: Change, before: State) -> None:
         _tend(change, job)
     if pool.holder(change.state) is None:
         _admit(change)
+    if (job := pool.holder(change.state)) is not None:
+        warmth.tend(change, job)
     nodes.release_drained(change)
 
 
@@ -48,14 +50,21 @@ def _tend_running(change: Change, job: Job, run: Run) -> None:
 
 
 def _tend_growth(change: Change, job: Job, run: Run) -> None:
-    """Ask what the larger pool would be worth, once per pool."""
+    """Ask what the larger pool of warm nodes would be worth, once per pool; give warming ones a moment."""
     state = change.state
     is_asked = job.asked_version is not None or job.deadline_s is not None
-    if is_asked or job.refused_version == state.pool_version or len(run.members) >= job.spec.nodes.max:
+    if is_asked or len(run.members) >= job.spec.nodes.max or pool.is_warming(state, job):
         return
-    offered = {n.node for n in pool.usable(state, job)}
+    nodes = tuple(n for n in pool.usable(state, job) if n.node in run.members or _is_warm(job, n))
+    offered = {n.node for n in nodes}
+    if job.refused_version == state.pool_version and job.offered == offered:
+        return
     if offered > run.members.keys():
-        generations.ask(change, job)
+        generations.ask(change, job, nodes)
+
+
+def _is_warm(job: Job, node: Node) -> bool:
+    return pool.warmth(job, node) is Warmth.WARM
 
 
 def _tend_draining(change: Change, job: Job, run: Run) -> None:
@@ -109,7 +118,7 @@ def _tend_planning(change: Change, job: Job) -> None:
     if shortage := pool.shortage(change.state, job):
         jobs.park(change, job, f"{shortage}; {job.reason}")
     elif job.asked_version is None and job.deadline_s is None:
-        generations.ask(change, job)
+        generations.ask(change, job, pool.preferred(change.state, job))
 
 
 def _with_kind(change: Change, job: Job) -> Job:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.phases import CONNECTED, GONE, TERMINAL, JobPhase, NodePhase
@@ -56,6 +57,24 @@ class Host:
 
     generation: int
     gone_by_s: float | None = None  # set once they must end; the node is fenced after it
+
+
+class Warmth(StrEnum):
+    """Whether a job's launcher is ready on a node."""
+
+    WARMING = "warming"  # told to open it
+    WARM = "warm"  # a rank starts there without the launcher's time
+    COLD = "cold"  # it failed: not told again before it reconnects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """What is known of a job's launcher on one incarnation of a node."""
+
+    incarnation: str
+    warmth: Warmth
+    reason: str = ""  # why it is COLD
+    deadline_s: float | None = None  # until when growth waits for a WARMING one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +148,8 @@ class Job:
     open_generation: int = 0  # ended by collateral only: its root cause may still arrive
 
     hosts: Mapping[str, Host] = field(default_factory=dict)
+    launchers: Mapping[str, Launcher] = field(default_factory=dict)  # by node
+    offered: frozenset[str] = frozenset()  # nodes of the newest question to the planner
     touched: frozenset[str] = frozenset()  # nodes that may keep its launcher and files
     weights_sha256: str = ""
     ended_s: float | None = None

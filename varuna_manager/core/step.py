@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import assert_never
 
-from varuna_manager.core import deadlines, jobs, nodes, ranks, seen
+from varuna_manager.core import deadlines, jobs, nodes, ranks, seen, warmth
 from varuna_manager.core.actions import AnyAction
 from varuna_manager.core.change import Change
 from varuna_manager.core.config import CoreConfig
@@ -20,6 +20,7 @@ from varuna_manager.core.events import (
     NodeDrainRequested,
     NodeJoined,
     NodeLeft,
+    NodeWarmed,
     NoticeCancelled,
     NoticeReceived,
     PlanMade,
@@ -100,6 +101,8 @@ def _apply(change: Change, event: Durable) -> None:
             ranks.on_durable(change, event)
         case GenerationGone():
             ranks.on_gone(change, event)
+        case NodeWarmed():
+            warmth.on_warmed(change, event)
         case DeadlinePassed():
             deadlines.on_deadline(change, event)
         case _:

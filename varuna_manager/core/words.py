@@ -34,6 +34,8 @@ class What(StrEnum):
     NODE_NOTICE_CANCELLED = "node-notice-cancelled"
     NODE_DRAIN = "node-drain"
     NODE_RELEASED = "node-released"
+    NODE_WARM = "node-warm"
+    NODE_COLD = "node-cold"
 
 
 def counted(number: int, noun: str) -> str:

@@ -178,6 +178,8 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
                     at_s=at_s, job=gone.job, generation=gone.generation, node=link.node
                 )
                 return [(event, Batch())]
+            case "warm":
+                return [(translate.warmed(message.warm, link.node, link.incarnation, at_s), Batch())]
             case "goodbye":
                 reason = message.goodbye.reason or "said goodbye"
                 left = events.NodeLeft(at_s=at_s, node=link.node, incarnation=link.incarnation, reason=reason)

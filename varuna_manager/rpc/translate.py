@@ -143,6 +143,27 @@ def start(
     )
 
 
+def warm(action: actions.WarmNode, *, store_url: str, secrets: dict[str, str]) -> agent_pb2.ManagerMessage:
+    """Return the Warm message of one node."""
+    return agent_pb2.ManagerMessage(
+        warm=agent_pb2.Warm(
+            job=action.job,
+            job_json=canonical.dumps(action.spec),
+            bundle=action.bundle,
+            bundle_store_url=store_url,
+            secrets=secrets,
+        )
+    )
+
+
+def warmed(report: agent_pb2.WarmReport, node: str, incarnation: str, at_s: float) -> events.NodeWarmed:
+    """Return the event of a launcher that is ready, or is not."""
+    reason = report.reason[:_MAX_TEXT] or ("" if report.ok else "no reason given")
+    return events.NodeWarmed(
+        at_s=at_s, job=report.job, node=node, incarnation=incarnation, ok=report.ok, reason=reason
+    )
+
+
 Command = (
     actions.ActivateRanks
     | actions.DrainRanks

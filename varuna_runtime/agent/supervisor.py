@@ -125,11 +125,12 @@ class Supervisor:
             yield a.ReportWarm(job=order.job, reason="the job is over")
             return
         job.warm = order
-        if job.launcher is not None and job.launcher.state is LauncherState.READY:
-            if job.launcher.bundle == order.bundle:
-                yield a.ReportWarm(job=order.job, reason="")
-                return
-        yield from self._progress(order.job)
+        launcher = job.launcher
+        is_ready = launcher is not None and launcher.state is LauncherState.READY
+        if launcher is not None and is_ready and launcher.bundle == order.bundle:
+            yield a.ReportWarm(job=order.job, reason="")
+        else:
+            yield from self._progress(order.job)
 
     def _forget(self, name: str) -> Iterator[a.Action]:
         job = self._jobs.setdefault(name, Job())

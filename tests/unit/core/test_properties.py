@@ -62,6 +62,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "loss": st.just(1.0),
     "samples": st.just(32),
     "step_s": st.just(0.5),
+    "ok": st.booleans(),
 }
 
 

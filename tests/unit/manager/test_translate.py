@@ -170,3 +170,20 @@ def test_a_start_carries_everything_a_node_needs() -> None:
 )
 def test_an_action_is_the_message_of_its_kind(action: translate.Command, body: str) -> None:
     assert translate.command(action).WhichOneof("body") == body
+
+
+def test_a_warm_carries_what_a_launcher_needs_and_its_answer_comes_back() -> None:
+    spec = submission("b").spec
+    action = actions.WarmNode(node="n", incarnation="i", job="j", spec=spec, bundle="b" * 64)
+    warm = translate.warm(action, store_url="file:///s", secrets={"KEY": "v"}).warm
+    assert (warm.job, warm.bundle, warm.bundle_store_url) == ("j", "b" * 64, "file:///s")
+    assert canonical.loads(type(spec), warm.job_json) == spec
+    assert dict(warm.secrets) == {"KEY": "v"}
+    report = agent_pb2.WarmReport(job="j", ok=False, reason="no module named data")
+    assert translate.warmed(report, "n", "i", 5.0) == events.NodeWarmed(
+        at_s=5.0, job="j", node="n", incarnation="i", ok=False, reason="no module named data"
+    )
+
+
+def test_a_launcher_that_is_not_ready_has_a_reason() -> None:
+    assert translate.warmed(agent_pb2.WarmReport(job="j"), "n", "i", 5.0).reason == "no reason given"
