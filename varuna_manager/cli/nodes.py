@@ -7,7 +7,8 @@ from rich.console import RenderableType
 
 from varuna_manager.cli.connect import connect, user_name
 from varuna_manager.cli.options import json_option, manager_option
-from varuna_manager.cli.output import console, print_json, seconds, table
+from varuna_manager.cli.output import console, print_json, seconds
+from varuna_manager.cli.tables import table
 from varuna_manager.client import NodeStatus
 
 

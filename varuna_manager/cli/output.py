@@ -1,34 +1,25 @@
-"""How things are shown: numbers, times, tables, JSON."""
+"""How things are shown: numbers, times, JSON."""
 
 import json
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
+_UNLIMITED = 100_000  # columns
+
+
 def console() -> Console:
-    """Return a console on standard output; wide enough for tables when it is not a terminal."""
+    """Return a console on standard output; lines are never wrapped when it is not a terminal."""
     found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=160)
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a plain table; a column whose name begins with `>` is aligned to the right."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
-    for row in rows:
-        made.add_row(*(str(cell) for cell in row))
-    return made
+    return found if found.is_terminal else Console(highlight=False, width=_UNLIMITED)
 
 
 def print_json(value: object) -> None:
@@ -78,6 +69,11 @@ def size(num_bytes: float) -> str:
 def clock(at: float) -> str:
     """Return the local time of day of a Unix time."""
     return datetime.fromtimestamp(at, UTC).astimezone().strftime("%H:%M:%S")
+
+
+def minute(at: float) -> str:
+    """Return the local month, day and minute of a Unix time."""
+    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%m-%d %H:%M")
 
 
 def day(at: float) -> str:

@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 
 from varuna_manager.cli.connect import connect
 from varuna_manager.cli.options import json_option, manager_option
-from varuna_manager.cli.output import console, print_json, seconds, size, table
+from varuna_manager.cli.output import console, print_json, seconds, size
+from varuna_manager.cli.tables import table
 from varuna_manager.client import PlanReport
 from varuna_manager.planner.request import Explanation
 from varuna_runtime.spec.batches import num_micro_batches

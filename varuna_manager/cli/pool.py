@@ -9,6 +9,7 @@ from varuna_manager.cli.output import console
 from varuna_manager.cli.take_down import end_all
 from varuna_manager.cloud.local import LocalProvider
 from varuna_manager.config import default_home
+from varuna_manager.core.words import counted
 
 
 @click.command()
@@ -27,7 +28,7 @@ def up(*, nodes: int, slots: int, memory: int | None, port: int | None) -> None:
     address = ensure_manager(home, port)
     added = ensure_nodes(home, address, nodes, NodeShape(slots=slots, memory_bytes=memory))
     seen = await_nodes(home, address)
-    click.echo(f"manager {address}, state in {home.root}; {len(added)} new nodes")
+    click.echo(f"manager {address}, state in {home.root}; {counted(len(added), 'new node')}")
     console().print(node_table(seen))
 
 

@@ -21,9 +21,14 @@ def progress_line(job: JobStatus) -> str:
         parts.append(f"generation {job.generation}")
     if not job.is_over and job.eta_s >= 0:
         parts.append(f"ETA {seconds(job.eta_s)}")
-    if job.reason and job.state != JobPhase.RUNNING:
-        parts.append(job.reason)
+    if reason := shown_reason(job):
+        parts.append(reason)
     return "  ".join(parts)
+
+
+def shown_reason(job: JobStatus) -> str:
+    """Return why the job is in its state, where the state does not speak for itself."""
+    return "" if job.state in (JobPhase.RUNNING, JobPhase.SUCCEEDED) else job.reason
 
 
 def event_line(event: EventRecord, *, with_job: bool = False) -> str:

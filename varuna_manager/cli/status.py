@@ -11,8 +11,11 @@ from rich.live import Live
 from varuna_manager.cli.connect import connect, user_name
 from varuna_manager.cli.follow import follow
 from varuna_manager.cli.options import json_option, manager_option
-from varuna_manager.cli.output import console, day, print_json, seconds, table
+from varuna_manager.cli.output import console, day, minute, print_json, seconds
+from varuna_manager.cli.progress import shown_reason
+from varuna_manager.cli.tables import table
 from varuna_manager.client import JobStatus
+from varuna_manager.core.words import counted
 from varuna_runtime.spec.errors import InvalidInput
 
 
@@ -61,7 +64,7 @@ def _overview(jobs: Iterable[JobStatus]) -> RenderableType:
     newest_first = sorted(jobs, key=lambda j: -j.submitted_at)
     if not newest_first:
         return "no jobs yet; `varuna submit job.yaml` starts one"
-    columns = ("JOB", "STATE", ">STEP", ">LOSS", "LAYOUT", ">NODES", ">GENERATION", "SUBMITTED", "REASON")
+    columns = ("JOB", "STATE", ">STEP", ">LOSS", "LAYOUT", ">NODES", ">GEN", "SUBMITTED", "REASON")
     return table(columns, [_row(job) for job in newest_first])
 
 
@@ -73,28 +76,41 @@ def _row(job: JobStatus) -> tuple[object, ...]:
         job.state,
         step,
         loss,
-        job.layout,
-        job.nodes,
-        job.generation,
-        day(job.submitted_at),
-        job.reason,
+        "" if job.is_over else job.layout,
+        job.nodes or "",
+        job.generation or "",
+        minute(job.submitted_at),
+        shown_reason(job),
     )
 
 
 def _details(job: JobStatus) -> RenderableType:
     lines: list[tuple[str, object]] = [
         ("job", job.job),
-        ("state", f"{job.state}{f' ({job.reason})' if job.reason else ''}"),
-        ("step", f"{job.step} of {job.num_steps}, {job.durable_step} durable, {job.replayed_steps} replayed"),
+        ("state", job.state),
+        ("why", shown_reason(job)),
+        ("step", _steps(job)),
         ("loss", f"{job.loss:.6f}" if job.step else ""),
         ("speed", f"{job.samples_per_s:.1f} samples/s" if job.samples_per_s > 0 else ""),
         ("time left", seconds(job.eta_s) if job.eta_s >= 0 and not job.is_over else ""),
-        ("layout", f"{job.layout} on {job.nodes} nodes" if job.layout and not job.is_over else ""),
-        ("generation", f"{job.generation}, {job.morphs} morphs"),
+        ("layout", f"{job.layout} on {counted(job.nodes, 'node')}" if job.layout and not job.is_over else ""),
+        ("generation", f"{job.generation}, after {counted(job.morphs, 'morph')}" if job.generation else ""),
         ("submitted", f"{day(job.submitted_at)} by {job.user}"),
-        ("ended", day(job.ended_at)),
+        ("ended", _ended(job)),
         ("weights", job.weights_sha256),
     ]
-    shown = table(("", ""), [(name, value) for name, value in lines if value != ""])
-    shown.show_header = False
-    return shown
+    return table(("", ""), [(name, value) for name, value in lines if value != ""])
+
+
+def _steps(job: JobStatus) -> str:
+    parts = [f"{job.step} of {job.num_steps}"]
+    if job.step and not job.has_succeeded:
+        parts.append(f"a checkpoint holds {job.durable_step}")
+    if job.replayed_steps:
+        parts.append(f"{counted(job.replayed_steps, 'step')} done again after a loss")
+    return ", ".join(parts)
+
+
+def _ended(job: JobStatus) -> str:
+    after = f", after {seconds(job.ended_at - job.submitted_at)}" if job.ended_at > 0 else ""
+    return day(job.ended_at) + after

@@ -4,7 +4,8 @@ import click
 
 from varuna_manager.cli.connect import connect
 from varuna_manager.cli.options import json_option, manager_option
-from varuna_manager.cli.output import console, print_json_line, seconds, table
+from varuna_manager.cli.output import console, print_json_line, seconds
+from varuna_manager.cli.tables import table
 
 
 @click.command()

@@ -73,7 +73,7 @@ def test_a_waiting_job_shows_its_reason() -> None:
 
 
 def test_a_job_that_is_over_shows_no_speed() -> None:
-    over = dataclasses.replace(RUNNING, state="SUCCEEDED", step=200)
+    over = dataclasses.replace(RUNNING, state="SUCCEEDED", step=200, reason="all steps done; weights 12ab")
     assert progress_line(over) == "SUCCEEDED  step 200/200 (100%)  loss 2.5000  generation 3"
 
 
