@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -171,13 +172,13 @@ def test_following_survives_a_manager_that_is_killed_and_started_again(
     with FakeAgent(manager.address) as agent:
         agent.may_finish.clear()
         job = client.submit(submission(manager.upload(), num_steps=3))
-        follower = follow(tmp_path, job)
-        assert follower.stdout is not None
-        assert "submitted" in follower.stdout.readline()
-        manager.kill()
-        manager.start()
-        agent.may_finish.set()
-        out, _ = follower.communicate(timeout=60)
+        with following(tmp_path, job) as follower:
+            assert follower.stdout is not None
+            assert "submitted" in follower.stdout.readline()
+            manager.kill()
+            manager.start()
+            agent.may_finish.set()
+            out, _ = follower.communicate(timeout=60)
     assert follower.returncode == 0
     assert out.rstrip().splitlines()[-1].startswith("SUCCEEDED  step 3/3")
 
@@ -186,11 +187,11 @@ def test_ctrl_c_detaches_and_the_job_goes_on(manager: ManagerProcess, client: Cl
     with FakeAgent(manager.address) as agent:
         agent.may_finish.clear()
         job = client.submit(submission(manager.upload(), num_steps=3))
-        follower = follow(tmp_path, job)
-        assert follower.stdout is not None
-        follower.stdout.readline()
-        follower.send_signal(signal.SIGINT)
-        _, err = follower.communicate(timeout=60)
+        with following(tmp_path, job) as follower:
+            assert follower.stdout is not None
+            follower.stdout.readline()
+            follower.send_signal(signal.SIGINT)
+            _, err = follower.communicate(timeout=60)
         assert follower.returncode == root.INTERRUPTED
         assert f"detached; {job} goes on. Watch it again: varuna status {job} --watch" in err
         agent.may_finish.set()
@@ -205,12 +206,18 @@ def test_a_dry_run_leaves_no_trace(manager: ManagerProcess, client: Client) -> N
         assert client.jobs() == ()
 
 
-def follow(home: Path, job: str) -> subprocess.Popen[str]:
+@contextmanager
+def following(home: Path, job: str) -> Iterator[subprocess.Popen[str]]:
     shell = Shell(home)
-    return subprocess.Popen(
+    process = subprocess.Popen(
         shell.command("status", job, "--watch"),
         env={**shell.environment, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
