@@ -1,8 +1,9 @@
 import asyncio
+import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,11 +72,15 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
-async def until_none_marked(manager: FakeManager, within_s: float = 10.0) -> None:
+async def until(holds: Callable[[], bool], why: str, within_s: float = 10.0) -> None:
     deadline = time.monotonic() + within_s
-    while marked_processes(manager):
-        assert time.monotonic() < deadline, f"left behind: {marked_processes(manager)}"
+    while not holds():
+        assert time.monotonic() < deadline, why
         await asyncio.sleep(0.02)
+
+
+async def until_none_marked(manager: FakeManager) -> None:
+    await until(lambda: not marked_processes(manager), "processes are left behind")
 
 
 def entries(folder: Path) -> list[Path]:
@@ -109,6 +114,42 @@ def test_t37_sigkill_of_the_agent_leaves_no_process_and_no_socket(tmp_path: Path
             await bystander.wait()
 
     asyncio.run(run())
+
+
+# Another session, no environment, and its parent is gone at once: nothing but its ancestry tells whose it is.
+ESCAPE = "subprocess.run(['sh', '-c', f'env -i setsid sleep 600.{os.getpid()} &']) if index == 0 else None"
+
+
+@pytest.mark.parametrize("victim", ["agent", "launcher"])
+def test_t37_a_process_that_shed_session_and_environment_ends_with_agent_and_launcher(
+    tmp_path: Path, victim: str
+) -> None:
+    async def run() -> None:
+        async with scene(tmp_path, env=SLOW | {"IN_SAMPLE": ESCAPE}) as s:
+            await s.start(1)
+            await s.until_active(1, 1)
+            (worker,) = s.worker_pids()
+            await until(lambda: bool(escaped(worker)), "the script's process never came")
+            await asyncio.sleep(1.0)  # it is remembered a moment after it was born
+            (launcher,) = (pid for pid in marked_processes(s.manager) if parent(pid) == s.agent.pid)
+            os.kill(launcher if victim == "launcher" else s.agent.pid, signal.SIGKILL)
+            try:
+                await until(lambda: not escaped(worker), "it escaped")
+            finally:
+                for pid in escaped(worker):
+                    os.kill(pid, signal.SIGKILL)
+
+    asyncio.run(run())
+
+
+def escaped(worker: int) -> list[int]:
+    """The processes that a worker's data set started."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if f"600.{worker}".encode() in entry.read_bytes().split(b"\0"):
+                found.append(int(entry.parent.name))
+    return found
 
 
 def test_t3_a_worker_that_dies_is_reported_and_its_peer_says_peer_lost(tmp_path: Path) -> None:

@@ -1,21 +1,65 @@
 """Ends whatever an agent leaves behind: a tiny process that outlives the agent's SIGKILL.
 
 Standard library only (it is run with -I -S as a script). It kills nothing but processes that carry the marker
-in their environment, and, when the agent itself asks for it, that agent.
+in their environment or that it saw below the agent, and, when the agent itself asks for it, that agent.
 """
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 VANISH = b"K"
 """Written by the agent when its node is to vanish without a word, agent included."""
 _ROUNDS = 200
 _ROUND_S = 0.02
+_LOOK_S = 0.25
+
+
+class Family:
+    """The processes below one, remembered with their start times.
+
+    A process that starts a new session, clears its environment and loses its parents is still known, if it
+    lived through one look. Those of `root`'s children that are not to be ended are given as `apart`.
+    """
+
+    def __init__(self, root: int, *, apart: tuple[int, ...] = ()) -> None:
+        self._root, self._root_since = root, _since(root)
+        self._apart = frozenset(apart)
+        self._known: dict[int, str] = {}
+
+    def look(self) -> None:
+        """Learn who is there now."""
+        roots = [self._root] if self._root_since and _since(self._root) == self._root_since else []
+        self._learn(roots + self._prune())
+
+    def end(self) -> bool:
+        """SIGKILL all but `root`, until none is left; False if some were still there after a few seconds."""
+        for _ in range(_ROUNDS):
+            self._learn(self._prune())
+            if not self._known:
+                return True
+            for pid, since in self._known.items():
+                _kill(pid, lambda pid=pid, since=since: _since(pid) == since)  # type: ignore[misc]
+            time.sleep(_ROUND_S)
+        return not self._prune()
+
+    def _prune(self) -> list[int]:
+        self._known = {pid: since for pid, since in self._known.items() if _since(pid) == since}
+        return list(self._known)
+
+    def _learn(self, parents: list[int]) -> None:
+        while parents:
+            for pid in _children(parents.pop()):
+                since = _since(pid)
+                if since and pid not in self._known and pid not in self._apart:
+                    self._known[pid] = since
+                    parents.append(pid)
 
 
 def main(argv: list[str]) -> None:
@@ -26,11 +70,13 @@ def main(argv: list[str]) -> None:
     fd, agent, marker, *folders = int(argv[0]), int(argv[1]), *argv[2:]
     _ignore_signals()
     agent_fd = os.pidfd_open(agent) if os.getppid() == agent else None
-    while word := _read(fd):
+    family = Family(agent, apart=(os.getpid(),))
+    while word := _read(fd, family if agent_fd is not None else None):
         if VANISH in word and agent_fd is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(agent_fd, signal.SIGKILL)
     end_marked(marker)
+    family.end()
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -45,7 +91,7 @@ def end_marked(marker: str) -> bool:
         if not pids:
             return True
         for pid in pids:
-            _kill(pid, marker)
+            _kill(pid, lambda pid=pid: _carries(pid, marker))  # type: ignore[misc]
         time.sleep(_ROUND_S)
     return not marked(marker)
 
@@ -65,12 +111,32 @@ def _carries(pid: int, marker: str) -> bool:
     return marker.encode() in environment.split(b"\0")
 
 
-def _kill(pid: int, marker: str) -> None:
+def _children(pid: int) -> list[int]:
+    """Direct children, whichever thread started them."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # the process or a thread ended meanwhile
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                text = (task / "children").read_text()
+                found += [int(word) for word in text.split()]
+    return found
+
+
+def _since(pid: int) -> str:
+    """The start time, which tells a process from a later one of the same pid; empty for one that ended."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else fields[18]
+
+
+def _kill(pid: int, is_still: Callable[[], bool]) -> None:
     """Look again through a pidfd, so that a reused pid is never hit."""
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)
         try:
-            if _carries(pid, marker):
+            if is_still():
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:
             os.close(handle)
@@ -82,7 +148,12 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _read(fd: int) -> bytes:
+def _read(fd: int, family: Family | None) -> bytes:
+    """What the agent says, empty once it has ended; looks after its family meanwhile."""
+    while family is not None:
+        family.look()
+        if select.select([fd], [], [], _LOOK_S)[0]:
+            break
     return os.read(fd, 64)
 
 

@@ -23,6 +23,7 @@ Tell = Callable[[e.Event], None]
 MARK = "VARUNA_INCARNATION"
 _LAUNCHER_MARK = "VARUNA_LAUNCHER"
 _LINE_LIMIT = 1 << 20
+_LOOK_S = 0.25
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -60,13 +61,14 @@ class LauncherProcess:
         self._writer: asyncio.StreamWriter | None = None
         self._keys: dict[int, r.RankKey] = {}  # pid -> rank
         self._closing = asyncio.Event()
-        self._was_held = False
+        self._families: list[guard.Family] = []
 
     async def run(self) -> None:
         """Own the launcher's whole life."""
         message = "the launcher was closed"
         body = asyncio.ensure_future(self._live())
         closing = asyncio.ensure_future(self._closing.wait())
+        looking = asyncio.ensure_future(self._look())
         try:
             await asyncio.wait({body, closing}, return_when=asyncio.FIRST_COMPLETED)
             if body.done():
@@ -75,12 +77,12 @@ class LauncherProcess:
             failure = r.Failed(cause=r.Cause.START_FAILED, message=f"the launcher could not start: {err}")
             self._tell(e.LauncherFailed(launcher=self._number, failure=failure))
         finally:
-            for task in (body, closing):
+            for task in (body, closing, looking):
                 task.cancel()
-            await asyncio.gather(body, closing, return_exceptions=True)
+            await asyncio.gather(body, closing, looking, return_exceptions=True)
             if self._writer is not None:
                 self._writer.close()
-            await asyncio.to_thread(guard.end_marked, f"{_LAUNCHER_MARK}={self._mark}")
+            await asyncio.to_thread(self._end_all)
         self._tell(e.LauncherGone(launcher=self._number, message=message))
 
     def close(self) -> None:
@@ -108,6 +110,18 @@ class LauncherProcess:
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(launch.encode(message))
 
+    async def _look(self) -> None:
+        """Remember who is below, for those that shed every other mark."""
+        while True:
+            for family in self._families:
+                family.look()
+            await asyncio.sleep(_LOOK_S)
+
+    def _end_all(self) -> None:
+        guard.end_marked(f"{_LAUNCHER_MARK}={self._mark}")
+        for family in self._families:
+            family.end()
+
     async def _live(self) -> str:
         workdir = await asyncio.to_thread(
             fetch, open_store(self._order.bundle_store_url), self._order.bundle, self._folders.bundles
@@ -117,6 +131,7 @@ class LauncherProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await self._spawn(workdir, theirs.fileno())
+        self._families.append(guard.Family(process.pid))
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=_LINE_LIMIT)
         order = launch.RunScript(
             entrypoint=self._order.spec.entrypoint,
@@ -144,6 +159,7 @@ class LauncherProcess:
                 stderr=log,
                 start_new_session=True,
             )
+        self._families.append(guard.Family(process.pid))
         code = await process.wait()
         if code == 0:
             marker.touch()

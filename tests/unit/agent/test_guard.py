@@ -1,9 +1,17 @@
+import contextlib
 import os
+import select
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from varuna_runtime.agent import guard
+
+Nested = tuple["subprocess.Popen[bytes]", int]
 
 
 def sleeper(**environment: str) -> "subprocess.Popen[bytes]":
@@ -40,3 +48,50 @@ def test_the_end_of_the_pipe_ends_the_marked_and_removes_the_folder(tmp_path: Pa
     assert process.wait(10) == 0
     assert ours.wait(5) == -9
     assert not run.exists()
+
+
+# Below the parent: a shell, and below that one a process of its own session and without environment.
+NESTED = ["sh", "-c", "env -i setsid sleep 600 & echo $!; read line"]
+
+
+@pytest.fixture
+def nested() -> Iterator[Nested]:
+    parent = subprocess.Popen(NESTED, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    escaped = os.pidfd_open(int(parent.stdout.readline()))
+    yield parent, escaped
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(escaped, signal.SIGKILL)
+    os.close(escaped)
+    parent.kill()
+    parent.communicate()
+
+
+def has_ended(pidfd: int, within_s: float) -> bool:
+    return bool(select.select([pidfd], [], [], within_s)[0])
+
+
+def test_a_process_seen_once_is_ended_though_it_sheds_session_environment_and_parent(nested: Nested) -> None:
+    parent, escaped = nested
+    innocent = sleeper(OTHER="abc")
+    family = guard.Family(parent.pid)
+    family.look()
+    parent.kill()
+    parent.wait()
+    assert not has_ended(escaped, 0)
+    assert family.end()
+    assert has_ended(escaped, 5)
+    assert innocent.poll() is None
+    innocent.kill()
+    innocent.wait()
+
+
+def test_a_family_spares_its_root_and_who_is_set_apart(nested: Nested) -> None:
+    parent, escaped = nested
+    with Path(f"/proc/self/fdinfo/{escaped}").open() as lines:
+        pid = next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
+    family = guard.Family(parent.pid, apart=(pid,))
+    family.look()
+    assert family.end()
+    assert parent.poll() is None
+    assert not has_ended(escaped, 0)
