@@ -1,5 +1,7 @@
 """The one exception tree; expected outcomes (Infeasible, a checkpoint refused in a scan) are values."""
 
+import re
+
 
 class VarunaError(Exception):
     """Root of every error this product raises on purpose."""
@@ -33,8 +35,16 @@ class PeerLost(VarunaError):
     """A rank of the same generation went away; collateral, never the first cause."""
 
     def __init__(self, rank: int, reason: str) -> None:
-        super().__init__(f"rank {rank} is gone: {reason}")
+        super().__init__(f"rank {rank} is gone: {_in_brief(reason)}")
         self.rank = rank
+
+
+def _in_brief(reason: str) -> str:
+    """Return what a communication library said, without its source lines, advice and stack."""
+    line = (reason.splitlines() or [""])[0]
+    return re.sub(
+        r"^RuntimeError: |\[[^\]\s]*\.(cc|cpp|h):\d+\] |\. This is typically caused by .*", "", line
+    )
 
 
 class CheckpointRefused(VarunaError):
