@@ -144,3 +144,11 @@ def test_a_profile_on_a_single_node_uses_two_of_its_slots() -> None:
     start = sim.all_of(a.StartRanks)[0]
     assert isinstance(start, a.StartRanks)
     assert (start.kind, start.ranks) == (GenerationKind.PROFILE, (0, 1))
+
+
+def test_a_lost_connection_touches_only_jobs_whose_failure_it_explains() -> None:
+    sim = _running("a", "b")
+    sim.submit("waiting")
+    before = sim.state.jobs
+    sim.disconnect("b")
+    assert sim.state.jobs is before
