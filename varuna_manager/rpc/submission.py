@@ -7,6 +7,7 @@ from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.store import bundle
 from varuna_runtime.wire.v1 import client_pb2
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -57,4 +58,4 @@ def bundle_key(request: client_pb2.SubmitRequest) -> str:
     """Return the store key of the bundle."""
     if not _SHA256.fullmatch(request.bundle):
         raise InvalidInput(f"bundle: seen {request.bundle[:80]!r}, wanted a SHA-256 in hex")
-    return f"bundles/{request.bundle}.tar.gz"
+    return bundle.bundle_key(request.bundle)

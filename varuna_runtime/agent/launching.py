@@ -210,8 +210,7 @@ class LauncherProcess:
             case launch.ScriptHeld():
                 self._tell(e.LauncherReady(launcher=self._number))
             case launch.ScriptFailed():
-                cause = r.Cause.USER_ERROR if message.is_user_error else r.Cause.START_FAILED
-                failure = r.Failed(cause=cause, message=message.message, detail=message.detail)
+                failure = r.Failed(cause=r.Cause.USER_ERROR, message=message.message, detail=message.detail)
                 self._tell(e.LauncherFailed(launcher=self._number, failure=failure))
             case launch.Forked():
                 key = r.RankKey(job=self._order.job, generation=message.generation, rank=message.rank)

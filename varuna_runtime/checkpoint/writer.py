@@ -23,7 +23,7 @@ from varuna_runtime.spec.manifest import ShardEntry, TrainerState
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.store import Store
 
-log = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +247,7 @@ class CheckpointWriter:
         try:
             prune(self._store, self._job, keep=self._keep, generation=self._generation, up_to=step)
         except VarunaError as err:  # costs space only; the next save tries again
-            log.warning("checkpoint_not_pruned", job=self._job, step=step, reason=str(err))
+            _log.warning("checkpoint not pruned", job=self._job, step=step, reason=str(err))
 
     def _fail(self, save: _Save | None, err: Exception) -> None:
         reason = str(err) if isinstance(err, VarunaError) else f"{type(err).__name__}: {err}"

@@ -23,10 +23,6 @@ class NoManager(VarunaError):
     """No manager answers; the message says how to start one."""
 
 
-class FencedError(VarunaError):
-    """The sender belongs to an older generation, incarnation or manager epoch."""
-
-
 class PlanMismatch(VarunaError):
     """Ranks of one generation do not hold the same plan; nothing was started."""
 

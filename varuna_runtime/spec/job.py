@@ -10,6 +10,7 @@ from varuna_runtime.spec.layout import ScheduleKind
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Count = Annotated[int, Field(ge=1)]
+STORE_SCHEMES = ("file", "s3", "az", "gs")  # of URLs of object stores
 Duration = Annotated[float, Field(gt=0)]
 
 

@@ -4,13 +4,11 @@ from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 from varuna_runtime.spec.batches import num_micro_batches
-from varuna_runtime.spec.job import JobSpec, Nodes
+from varuna_runtime.spec.job import STORE_SCHEMES, JobSpec, Nodes
 from varuna_runtime.spec.mistakes import Mistake
 from varuna_runtime.spec.yamlfile import Draft, Located, read
 
-__all__ = ["STORE_SCHEMES", "Mistake", "locate", "parse"]
-
-STORE_SCHEMES = ("file", "s3", "az", "gs")
+__all__ = ["Mistake", "locate", "parse"]
 
 
 def parse(text: str, *, source: str) -> JobSpec | tuple[Mistake, ...]:

@@ -6,12 +6,13 @@ from urllib.parse import unquote, urlsplit
 from obstore.store import MemoryStore, from_url
 
 from varuna_runtime.spec.errors import InvalidInput, StoreError
+from varuna_runtime.spec.job import STORE_SCHEMES
 from varuna_runtime.store.local import FileStore
 from varuna_runtime.store.objects import ObjectStore
 from varuna_runtime.store.retrying import RetryingStore
 from varuna_runtime.store.seam import Store
 
-SCHEMES = ("file", "s3", "az", "gs", "memory")
+SCHEMES = (*STORE_SCHEMES, "memory")
 
 
 def open_store(url: str) -> Store:

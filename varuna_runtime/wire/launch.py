@@ -45,7 +45,6 @@ class ScriptHeld:
 class ScriptFailed:
     """The script did not reach `train`; the launcher exits."""
 
-    is_user_error: bool
     message: str
     detail: str  # bounded traceback
 

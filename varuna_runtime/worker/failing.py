@@ -4,7 +4,6 @@ import traceback
 
 from varuna_runtime.spec.errors import (
     CheckpointRefused,
-    FencedError,
     InvalidInput,
     ModelRefused,
     PeerLost,
@@ -22,7 +21,6 @@ _CAUSES: tuple[tuple[type[BaseException], common_pb2.FailureCause], ...] = (
     (PlanMismatch, common_pb2.FailureCause.PLAN_MISMATCH),
     (CheckpointRefused, common_pb2.FailureCause.START_FAILED),
     (StoreError, common_pb2.FailureCause.START_FAILED),
-    (FencedError, common_pb2.FailureCause.START_FAILED),
     (ModelRefused, common_pb2.FailureCause.USER_ERROR),
     (StepDiverged, common_pb2.FailureCause.USER_ERROR),
     (InvalidInput, common_pb2.FailureCause.USER_ERROR),

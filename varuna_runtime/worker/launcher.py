@@ -96,7 +96,6 @@ def _run(agent: LineSocket, order: launch.RunScript) -> launch.ScriptFailed:
         traceback.print_exc()
         return _failure(err)
     return launch.ScriptFailed(
-        is_user_error=True,
         message=f"{order.entrypoint} ended without calling varuna.train()",
         detail="",
     )
@@ -110,7 +109,7 @@ def _failure(err: BaseException) -> launch.ScriptFailed:
         message = f"the model is refused: {err}"
     else:
         message = f"{type(err).__name__}: {err}"
-    return launch.ScriptFailed(is_user_error=True, message=message.splitlines()[0], detail=detail)
+    return launch.ScriptFailed(message=message.splitlines()[0], detail=detail)
 
 
 def _warm_up() -> None:

@@ -11,7 +11,7 @@ from varuna_runtime.wire import launch
         launch.ForkRank(job="j", generation=2, rank=3, socket="s", log="l", threads=1),
         launch.KillRank(pid=5),
         launch.ScriptHeld(),
-        launch.ScriptFailed(is_user_error=True, message="m", detail="d\nd"),
+        launch.ScriptFailed(message="m", detail="d\nd"),
         launch.Forked(generation=1, rank=2, pid=3),
         launch.Exited(pid=1, exit_code=None, signal=9),
     ],
