@@ -75,7 +75,7 @@ async def _run(config: ManagerConfig, held: ExitStack) -> None:
         workers = [
             tasks.create_task(parts.consumer.run()),
             tasks.create_task(tick(parts.consumer, parts.clock)),
-            tasks.create_task(poll_provider(parts.provider, parts.consumer, parts.clock)),
+            tasks.create_task(poll_provider(parts.provider, parts.consumer, parts.clock, parts.links.broken)),
             tasks.create_task(forget_secrets(parts.secrets, parts.consumer)),
             tasks.create_task(take_snapshots(parts.database, parts.consumer)),
         ]
@@ -102,6 +102,7 @@ class _Parts:
     database: Database
     clock: Clock
     provider: Provider
+    links: Links
     secrets: SecretBox
     agents: AgentLinkService
     clients: ClientService
@@ -152,6 +153,7 @@ def _assembled(config: ManagerConfig, held: ExitStack, tasks: asyncio.TaskGroup)
         database=database,
         clock=means.clock,
         provider=LocalProvider(home) if config.provider == "local" else StaticProvider(),
+        links=means.links,
         secrets=means.secrets,
         agents=AgentLinkService(consumer, means.links, logbook, means.clock, link_settings),
         clients=ClientService(means, consumer, logbook),

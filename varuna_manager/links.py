@@ -70,6 +70,8 @@ class Links:
     def __init__(self) -> None:
         self._links: dict[tuple[str, str], Link] = {}
         self._committed: dict[str, int] = {}
+        self.broken = asyncio.Event()
+        """Set when an agent's last stream ended: something may have happened to its node."""
 
     def attach(self, link: Link) -> None:
         """Make `link` the one of its incarnation; an older stream of it ends."""
@@ -84,6 +86,7 @@ class Links:
         if self._links.get(key) is not link:
             return False
         del self._links[key]
+        self.broken.set()
         return True
 
     def send(self, node: str, incarnation: str, message: agent_pb2.ManagerMessage) -> None:

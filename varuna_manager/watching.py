@@ -1,6 +1,7 @@
 """The manager's own pulse: time, the provider's view of the nodes, and secrets of jobs that are over."""
 
 import asyncio
+import contextlib
 
 import structlog
 
@@ -16,6 +17,7 @@ _log = structlog.get_logger()
 TICK_S = 0.1
 POLL_S = 1.0
 SNAPSHOT_EVERY = 5_000
+_DYING_S = 0.1  # the sockets of a killed process close a little before it counts as dead
 _POLL_TIMEOUT_S = 30.0
 _SWEEP_S = 1.0
 
@@ -27,15 +29,25 @@ async def tick(consumer: Consumer, clock: Clock) -> None:
         consumer.offer(Ticked(at_s=clock.now_s()))
 
 
-async def poll_provider(provider: Provider, consumer: Consumer, clock: Clock) -> None:
-    """Ask the provider again and again until cancelled."""
+async def poll_provider(
+    provider: Provider, consumer: Consumer, clock: Clock, broken: asyncio.Event, *, every_s: float = POLL_S
+) -> None:
+    """Ask the provider again and again until cancelled, and at once when a stream broke."""
     trouble = ""
     while True:
-        await asyncio.sleep(POLL_S)
+        await _until_due(broken, every_s)
         found = await report_gone(provider, consumer, clock)
         if found != trouble and found:
             _log.warning("provider unavailable", why=found)
         trouble = found
+
+
+async def _until_due(broken: asyncio.Event, every_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(every_s):
+            await broken.wait()
+        await asyncio.sleep(_DYING_S)
+    broken.clear()
 
 
 async def report_gone(provider: Provider, consumer: Consumer, clock: Clock) -> str:

@@ -1,15 +1,18 @@
 """What the provider says of nodes, and what it does not say."""
 
 import asyncio
+import threading
 
 from tests.support.fake_provider import FakeProvider
 from varuna_manager.clock import Clock
+from varuna_manager.cloud.provider import ProviderNode
 from varuna_manager.consumer import Consumer
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.events import NodeJoined
 from varuna_manager.core.state import State
 from varuna_manager.core.step import step
-from varuna_manager.watching import report_gone
+from varuna_manager.links import Link, Links
+from varuna_manager.watching import poll_provider, report_gone
 
 JOIN = NodeJoined(
     at_s=1.0,
@@ -72,3 +75,33 @@ def test_t31_m31_an_error_of_the_provider_says_nothing_about_nodes() -> None:
     provider.terminate("n")
     provider.fails = "429 slow down"
     assert after_poll(provider) == ("429 slow down", "READY", 1)
+
+
+class AskedProvider(FakeProvider):
+    """Says when it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+
+    def list_nodes(self) -> tuple[ProviderNode, ...]:
+        self.asked.set()
+        return super().list_nodes()
+
+
+def test_a_stream_that_broke_has_the_provider_asked_before_the_next_round() -> None:
+    provider = AskedProvider()
+    links = Links()
+    link = Link("n", "i")
+
+    async def work() -> bool:
+        consumer = Consumer(State(config=CoreConfig()), step=step, commit=lambda _: None, dispatch=print)
+        asking = poll_provider(provider, consumer, Clock(), links.broken, every_s=3600.0)
+        polling = asyncio.create_task(asking)
+        links.attach(link)
+        assert links.detach(link)
+        is_asked = await asyncio.to_thread(provider.asked.wait, 20.0)
+        polling.cancel()
+        return is_asked and not links.broken.is_set()
+
+    assert asyncio.run(work())
