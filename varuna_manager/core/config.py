@@ -42,7 +42,10 @@ class CoreConfig:
     growth_min_interval_s: float = 5.0
     """A running job does not grow earlier than this after its last morph."""
     failure_backoff_s: float = 0.5
-    """Wait before the first restart after a failure; doubles with each one without durable progress."""
+    """Wait before the second restart in a row without durable progress; doubles with each further one.
+
+    The first is at once: a killed worker must not cost more than a lost node.
+    """
     failure_backoff_cap_s: float = 60.0
     """The longest such wait."""
     fruitless_limit: int = 20

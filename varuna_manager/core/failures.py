@@ -31,7 +31,7 @@ def rank_failed(change: Change, job: Job, event: RankFailed) -> None:
 
 
 def generation_failed(change: Change, job: Job, cause: Cause, message: str) -> None:
-    """Count the failure and try again after a back-off, or give the job up."""
+    """Count the failure and try again, with a back-off from the second on, or give the job up."""
     is_open = cause is Cause.PEER_LOST
     job = replace(
         job,
@@ -43,8 +43,9 @@ def generation_failed(change: Change, job: Job, cause: Cause, message: str) -> N
         job = replace(job, failures=policy.charged(job.failures, cause))
     if _gave_up(change, job, f"{cause}: {message}"):
         return
-    waits = job.fruitless if cause in policy.COUNTED else job.fruitless - 1
-    delay_s = policy.backoff_s(change.config, waits)
+    delay_s = policy.backoff_s(
+        change.config, job.fruitless - 1
+    )  # a first one, like a loss, is made good at once
     reason = f"{cause}: {message}"
     job = generations.begin(change, generations.end(change, job, reason), reason, delay_s=delay_s)
     change.announce(What.RETRY, f"in {delay_s:g} s after {reason}", job=job)
