@@ -43,6 +43,8 @@ class PartitionedModel:
 
     def __init__(self, construction: Construction, model: nn.Module, segments: tuple[Segment, ...]) -> None:
         naming.refuse_shared_statistics(segments)
+        naming.refuse_hidden_parameters(segments)
+        naming.refuse_gradient_hooks(segments)
         self._values = InitialValues(construction, naming.all_tensors(segments))
         self._modules = tuple(segment.module for segment in segments)
         self._names = naming.state_names(model, segments)
@@ -67,19 +69,24 @@ class PartitionedModel:
         """
         return MappingProxyType({name: name for name in self._names[index]})
 
-    def materialise(self, index: int, *, seed: int, device: torch.device) -> nn.Module:
+    def materialise(
+        self, index: int, *, seed: int, device: torch.device, shared: dict[int, Tensor] | None = None
+    ) -> nn.Module:
         """Return a fresh copy of one segment with its initial values on `device`.
 
         The values are a function of (seed, name) and of the construction: equal bits whichever segments
         are asked for, in any order, on any rank; a tied parameter is bit-equal in every copy. Made on the
-        CPU one tensor at a time; the process's random state is left as it was.
+        CPU one tensor at a time; the process's random state is left as it was. Segments that are given the
+        same `shared`, empty at first, use one object for a tied parameter, wherever they refer to it.
         """
         module = self._modules[index]
+        known = {} if shared is None else shared
         with replaying():
-            memo: dict[int, object] = {
-                id(tensor): self._values.of(tensor, seed=seed, device=device)
-                for tensor in naming.held_tensors(module).values()
-            }
+            memo: dict[int, Any] = {}
+            for tensor in naming.held_tensors(module).values():
+                real = known.get(id(tensor))
+                memo[id(tensor)] = self._values.of(tensor, seed=seed, device=device) if real is None else real
+            known.update((id(p), memo[id(p)]) for p in module.parameters())
             with _NoHiddenTensors():
                 return copy.deepcopy(module, memo)
 

@@ -102,6 +102,33 @@ def refuse_shared_statistics(segments: Sequence[Segment]) -> None:
                 )
 
 
+def refuse_hidden_parameters(segments: Sequence[Segment]) -> None:
+    """Raise ModelRefused if a segment uses another one's parameter without having it as its own.
+
+    Kept in a list or dict it is not among a module's parameters: its copy would not be trained.
+    """
+    registered = {id(p) for segment in segments for p in segment.module.parameters()}
+    for segment in segments:
+        own = {id(p) for p in segment.module.parameters()}
+        for name, tensor in held_tensors(segment.module).items():
+            if id(tensor) in registered - own:
+                raise ModelRefused(
+                    f"{name!r} is a parameter of another segment, kept in a plain list or dict; "
+                    "assign it to an attribute of the module itself, so that both uses are trained as one"
+                )
+
+
+def refuse_gradient_hooks(segments: Sequence[Segment]) -> None:
+    """Raise ModelRefused if a parameter has hooks: they would run per micro-batch and use, or not at all."""
+    for segment in segments:
+        for name, parameter in segment.module.named_parameters():
+            if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+                raise ModelRefused(
+                    f"parameter {name!r} has a gradient hook, which cannot follow it to where it is trained; "
+                    "scale or mask it in forward, in a parametrization, or in the optimizer"
+                )
+
+
 def _tensor_record(module: nn.Module, name: str) -> TensorRecord:
     owner, _, attribute = name.rpartition(".")
     tensor = getattr(module.get_submodule(owner), attribute)

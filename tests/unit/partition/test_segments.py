@@ -386,3 +386,46 @@ def test_a_child_that_returns_no_tensor_is_refused_when_it_does():
 def test_what_is_no_model_is_refused(built: Any, message: str):
     with pytest.raises(ModelRefused, match=message):
         cut(lambda: built)
+
+
+class Borrowing(nn.Module):
+    """Uses another module's weight without having it as its own."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.borrowed = {"weight": layer.weight}
+
+
+def test_a_parameter_that_another_segment_hides_in_a_dict_is_refused():
+    def build() -> nn.Module:
+        layer = nn.Linear(2, 2)
+        return nn.Sequential(layer, Borrowing(layer))
+
+    with pytest.raises(ModelRefused, match=r"'1\.borrowed\.0' is a parameter of another segment"):
+        cut(build)
+
+
+def test_a_gradient_hook_on_a_parameter_is_refused():
+    def build(method: str) -> nn.Module:
+        layer = nn.Linear(2, 2)
+        getattr(layer.weight, method)(lambda gradient: gradient * 0)
+        return nn.Sequential(layer, nn.Tanh())
+
+    for method in ("register_hook", "register_post_accumulate_grad_hook"):
+        with pytest.raises(ModelRefused, match=r"parameter '0\.weight' has a gradient hook"):
+            cut(lambda method=method: build(method))
+
+
+def test_segments_made_together_share_a_tied_parameter_wherever_it_is_kept():
+    def build() -> nn.Module:
+        one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+        other.weight = one.weight
+        other.also = [one.weight]
+        return nn.Sequential(one, other)
+
+    model = cut(build)
+    shared: dict[int, Tensor] = {}
+    first, second = (model.materialise(i, seed=0, device=CPU, shared=shared) for i in range(2))
+    weight = first.get_parameter("0.weight")
+    assert second.get_parameter("1.weight") is weight
+    assert second.get_submodule("1").also[0] is weight
