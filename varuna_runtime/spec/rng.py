@@ -22,3 +22,8 @@ def init_key(*, seed: int, name: str) -> int:
 def sample_key(*, seed: int, epoch: int, sample: int) -> int:
     """Key of a sample's transforms."""
     return key("sample", seed, epoch, sample)
+
+
+def inputs_key(*, seed: int, step: int, micro_batch: int) -> int:
+    """Key of a script's choice of model inputs from a micro-batch."""
+    return key("inputs", seed, step, micro_batch)

@@ -1,5 +1,6 @@
 """Turns a plan's stage into running parts: real segments, in-stage ties shared, accumulators, optimizer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,7 @@ class BuiltStage:
     runner: StageRunner
     gradients: StageGradients
     statistics: StatisticsFold
+    ties: tuple[TiedParameter, ...]  # trained parameters that this stage uses and some other segment too
     optimizer: StageOptimizer
 
 
@@ -38,11 +40,12 @@ def build_stage(
     device: torch.device,
 ) -> BuiltStage:
     """Materialise segments [first, last) with their initial values and wire them up."""
+    shared: dict[int, Tensor] = {}  # a tied parameter is one inside a stage, so that it is stepped once
     modules = {
-        i: model.materialise(i, seed=settings.seed, device=device) for i in range(stage.first, stage.last)
+        i: model.materialise(i, seed=settings.seed, device=device, shared=shared)
+        for i in range(stage.first, stage.last)
     }
-    ties = tuple(tie for tie in model.tied if any(use.segment in modules for use in tie.uses))
-    _share(modules, model, ties)
+    ties = tuple(tie for tie in model.tied if _is_trained_in(tie, modules))
     segments = tuple(
         SegmentRunner(
             index,
@@ -76,6 +79,7 @@ def build_stage(
         ),
         gradients=StageGradients(places, ties),
         statistics=statistics,
+        ties=ties,
         optimizer=StageOptimizer(
             _named_parameters(model, modules), optimizer=training.optimizer, scheduler=training.scheduler
         ),
@@ -94,23 +98,13 @@ def tensors_of(model: PartitionedModel, segment: SegmentRunner) -> dict[str, Ten
     return found
 
 
-def _share(modules: dict[int, nn.Module], model: PartitionedModel, ties: tuple[TiedParameter, ...]) -> None:
-    """Let the uses of a tied parameter inside one stage be one parameter, so that it is stepped once."""
-    for tie in ties:
-        uses = [use for use in tie.uses if use.segment in modules]
-        shared: nn.Parameter | None = None
-        for use in uses:
-            local = next(key for key, name in model.state_names(use.segment).items() if name == use.name)
-            mine = modules[use.segment].get_parameter(local)
-            shared = mine if shared is None else shared
-            _replace(modules[use.segment], mine, shared)
-
-
-def _replace(module: nn.Module, old: nn.Parameter, new: nn.Parameter) -> None:
-    for owner in module.modules():
-        for key, parameter in owner._parameters.items():
-            if parameter is old:
-                owner._parameters[key] = new
+def _is_trained_in(tie: TiedParameter, modules: Mapping[int, nn.Module]) -> bool:
+    """True if one of `modules` uses the parameter and it is not frozen."""
+    return any(
+        modules[use.segment].get_parameter(use.name).requires_grad
+        for use in tie.uses
+        if use.segment in modules
+    )
 
 
 def _named_parameters(

@@ -8,7 +8,8 @@ from torch.utils.data import default_collate
 from varuna_runtime.partition.seeding import preserved_random_state, seed_everything
 from varuna_runtime.spec import rng
 from varuna_runtime.spec.batches import SampleRef, micro_batch_rows, sample_refs, step_rows
-from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.spec.errors import InvalidInput, ModelRefused
+from varuna_runtime.worker.bits import difference
 from varuna_runtime.worker.stream import StreamReader
 from varuna_runtime.worker.training import ResolvedTraining, Training, is_stream
 
@@ -79,6 +80,20 @@ class SampleSource:
             samples = self._reader.read(rows[wanted.start : wanted.stop])
             seed_everything(rng.key("collate", self._seed, step, index))
             return self._collate(samples)
+
+    def proven_micro_batch(self, step: int, index: int, micro_batch_size: int) -> Any:
+        """Like `micro_batch`, read twice; raises ModelRefused unless it is the same both times (contract E1).
+
+        Else each rank would see other samples, and so would a step that is run again.
+        """
+        first, second = (self.micro_batch(step, index, micro_batch_size) for _ in range(2))
+        if (where := difference(first, second)) is None:
+            return second
+        raise ModelRefused(
+            f"dataset: micro-batch {index} of step {step} read twice is not the same (batch{where}); "
+            "samples and collate may draw from the global generators of torch, numpy and random, which are "
+            "seeded for each sample, but not from generators, counters or clocks of their own"
+        )
 
     def commit(self, step: int) -> None:
         """Mark `step` as committed; costs nothing on a rank that reads no data."""

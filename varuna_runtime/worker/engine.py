@@ -69,9 +69,11 @@ class RankEngine:
         self._device = device or torch.device("cpu")
         determinism.pin(settings.exactness, self._device)
         self._built = build_stage(training, settings, model, plan.stages[self._stage], self._device)
-        self._ties = tie_exchange(self._stage, plan.stages, model.tied)
+        self._ties = tie_exchange(self._stage, plan.stages, self._built.ties)
         self._agreement = Agreement(link, layout)
-        self._pipeline = Pipeline(training, plan, link, self._source, self._built.runner, self._device)
+        self._pipeline = Pipeline(
+            training, plan, link, self._source, self._built.runner, settings, self._device
+        )
         self._step = 0
         self._losses: list[LossRecord] = []
         self._wants_drain = self._wants_checkpoint = False
@@ -91,7 +93,8 @@ class RankEngine:
     def needed_segments(self) -> tuple[int, ...]:
         """Segments whose tensors `load` needs: the stage's own and the first uses of its tied parameters."""
         own = {segment.index for segment in self._built.segments}
-        first = {tie.uses[0].segment for tie in self._ties.ties}
+        tied = [tie for tie in self._model.tied if any(use.segment in own for use in tie.uses)]
+        first = {tie.uses[0].segment for tie in tied}  # frozen ones too, which nothing else keeps equal
         return tuple(sorted(own | first))
 
     def request(self, *, drain: bool = False, checkpoint: bool = False) -> None:

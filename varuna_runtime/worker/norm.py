@@ -15,11 +15,16 @@ def block_partials(space: Space, flat: Tensor, *, skip: Collection[str] = ()) ->
     """Return the float64 sums of squares of the blocks of every parameter not in `skip`, in order."""
     named = zip(space.names, torch.split(flat, [shape.numel() for shape in space.shapes]), strict=True)
     return [
-        block.to(torch.float64).square().sum()
+        _squares(block)
         for name, values in named
         if name not in skip and values.numel()
         for block in torch.split(values, BLOCK)
     ]
+
+
+def _squares(block: Tensor) -> Tensor:
+    parts = torch.view_as_real(block) if block.is_complex() else block
+    return parts.to(torch.float64).square().sum()
 
 
 def fold(values: Iterable[float]) -> float:

@@ -3,16 +3,27 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from varuna_runtime.spec.errors import ModelRefused
 from varuna_runtime.spec.job import Precision
+from varuna_runtime.worker.purity import Look, Watch
 from varuna_runtime.worker.randomness import seed_generators
 
 _ALIGNMENT = 64  # bytes; what torch's allocators give at least
+
+_EXPLAINED = {
+    "leaf Variable that requires grad": (
+        "It changes its input, which here starts a segment and is kept; write y = x + 1 for x += 1, "
+        "or use a module with inplace=True"
+    ),
+    "device meta": (
+        "A lambda, partial or closure made in the constructor still holds the module it was made in, "
+        "which has no values; use a method instead"
+    ),
+}
 
 Head = Callable[[object], Tensor]  # output of the last segment -> sum of the loss
 
@@ -53,8 +64,7 @@ class SegmentRunner:
         self.parameters = tuple((names[local], p) for local, p in _in_order(module, names) if p.requires_grad)
         self._device = device
         self._precision = precision
-        self._forbid_mutation = forbid_mutation
-        self._watched = _owned_tensors(module)
+        self._watch = Watch(module) if forbid_mutation else None
         # A module that edits its input in place needs a copy: the input is a leaf, and it is stashed.
         self._copies_inputs = any(getattr(m, "inplace", False) for m in module.modules())
 
@@ -62,13 +72,13 @@ class SegmentRunner:
         """Run the segment under `key`; with a head the only output is the sum of the loss."""
         leaves = tuple(_leaf(t) for t in inputs)
         given = tuple(t.clone() for t in leaves) if self._copies_inputs else leaves
-        before = self._versions(leaves) if self._forbid_mutation else None
+        before = self._watch.look(leaves) if self._watch else None
         seed_generators(key, self._device)
         with torch.enable_grad(), self._autocast():
-            raw = self.module(*given)
+            raw = self._called(given)
             outputs = (head(raw),) if head else self._outputs(raw)
-        if before is not None:
-            self._check_unchanged(before, self._versions(leaves))
+        if self._watch and before:
+            self._refuse_changes(self._watch, before, leaves)
         return Frame(leaves, outputs)
 
     def backward(self, frame: Frame, gradients: Sequence[Tensor | None]) -> Gradients:
@@ -88,8 +98,17 @@ class SegmentRunner:
         of_inputs = iter(found[:num_inputs])
         return Gradients(
             inputs=tuple(next(of_inputs) if t.requires_grad else None for t in frame.inputs),
-            parameters=tuple(found[num_inputs:]),
+            parameters=tuple(map(_dense, found[num_inputs:])),
         )
+
+    def _called(self, given: tuple[Tensor, ...]) -> object:
+        try:
+            return self.module(*given)
+        except RuntimeError as err:  # two of torch's complaints need our half of the story
+            reason = next((reason for sign, reason in _EXPLAINED.items() if sign in str(err)), None)
+            if reason is None:
+                raise
+            raise ModelRefused(f"forward of segment {self.index}: {err} {reason}") from err
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self._precision is Precision.FP32:
@@ -106,24 +125,19 @@ class SegmentRunner:
             "wanted a tensor or a tuple of tensors, because its result goes to the next segment"
         )
 
-    def _versions(self, inputs: Sequence[Tensor]) -> list[tuple[str, int, int]]:
-        """Return (name, identity, version) of everything that a forward must leave alone."""
-        found = [(f"input {i}", id(t), t._version) for i, t in enumerate(inputs)]
-        for name, owner, key in self._watched:
-            tensor = owner[key]
-            if tensor is not None:
-                found.append((name, id(tensor), tensor._version))
-        return found
-
-    def _check_unchanged(self, before: list[tuple[str, int, int]], after: list[tuple[str, int, int]]) -> None:
-        if before == after:
+    def _refuse_changes(self, watch: Watch, before: Look, inputs: Sequence[Tensor]) -> None:
+        if not (changed := watch.changes(before, inputs)):
             return
-        changed = sorted({name for name, _, _ in set(before) ^ set(after)})
         names = ", ".join(self.names.get(name, name) for name in changed)
         raise ModelRefused(
             f"forward of segment {self.index} ({type(self.module).__name__}) changes {names}; "
             "under exactness: bitwise only running statistics of normalisation layers may change in forward"
         )
+
+
+def _dense(gradient: Tensor | None) -> Tensor | None:
+    """Return the gradient of an embedding with sparse=True like any other: sums are of whole tensors."""
+    return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
 
 
 def _leaf(tensor: Tensor) -> Tensor:
@@ -145,13 +159,3 @@ def _as_received(tensor: Tensor) -> Tensor:
 def _in_order(module: nn.Module, names: dict[str, str]) -> list[tuple[str, nn.Parameter]]:
     found = dict(module.named_parameters())
     return [(name, found[name]) for name in names if name in found]
-
-
-def _owned_tensors(module: nn.Module) -> list[tuple[str, dict[str, Tensor | None], str]]:
-    """Return (local name, the dict that holds it, its key there) of every parameter and buffer."""
-    return [
-        (f"{name}.{key}" if name else key, owner, key)
-        for name, part in module.named_modules()
-        for owner in (cast(dict[str, Tensor | None], part._parameters), part._buffers)
-        for key in owner
-    ]

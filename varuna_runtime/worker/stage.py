@@ -120,6 +120,11 @@ class StageRunner:
     def _summed(self, output: object, batch: Any, micro: MicroBatch, counts: bool) -> Tensor:
         assert self._loss is not None
         loss_sum, weight = weighted_sum(self._loss(output, batch), micro.rows)
+        if not loss_sum.requires_grad and float(weight) > 0:
+            raise ModelRefused(
+                "the loss does not depend on any trainable parameter: nothing would be trained; "
+                "compute it from the model's output, without detach() and outside torch.no_grad()"
+            )
         if counts:
             self._losses.append(torch.stack((loss_sum.detach().double(), weight.double())))
         return loss_sum

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from varuna_runtime.spec.batches import num_micro_batches, replica_micro_batches, virtual_replicas
-from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.spec.errors import InvalidInput, ModelRefused
 from varuna_runtime.spec.layout import BatchShape
 from varuna_runtime.worker.data import SampleSource
 
@@ -268,3 +268,37 @@ def test_a_stream_may_use_numbers_and_lists_as_cursors():
     other = source(Pairs())
     other.restore(samples.cursor())
     assert other.micro_batch(1, 0, 3) == [6, 7, 8]
+
+
+class OwnGenerator(Numbers):
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self._generator = torch.Generator()
+
+    def __getitem__(self, index: int) -> float:
+        return torch.rand(1, generator=self._generator).item()
+
+
+class Unsteady:
+    """A stream that goes on by itself instead of from its cursor."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def open(self, cursor: int | None) -> Iterator[tuple[int, int]]:
+        while True:
+            self._next += 1
+            yield self._next, self._next
+
+
+@pytest.mark.parametrize("dataset", [OwnGenerator(6), Unsteady()])
+def test_samples_that_are_others_when_read_again_are_refused(dataset: Any):
+    with pytest.raises(
+        ModelRefused, match=r"micro-batch 1 of step 0 read twice is not the same \(batch\[0\]\)"
+    ):
+        source(dataset).proven_micro_batch(0, 1, 3)
+
+
+@pytest.mark.parametrize("dataset", [Noisy(6), Counting()])
+def test_samples_that_are_the_same_when_read_again_are_taken(dataset: Any):
+    assert source(dataset).proven_micro_batch(0, 1, 3) == source(dataset).micro_batch(0, 1, 3)

@@ -71,6 +71,67 @@ def test_an_optimizer_with_foreign_parameters_is_refused() -> None:
         Fleet(training, "1x1")
 
 
+def test_a_loss_that_trains_nothing_is_refused() -> None:
+    training = toys.mlp_training(loss=lambda output, batch: toys.squared_error(output.detach(), batch))
+    with pytest.raises(ModelRefused, match="does not depend on any trainable parameter"):
+        Fleet(training, "2x1").train(1)
+
+
+def test_a_micro_batch_without_weight_may_have_a_constant_loss() -> None:
+    def loss(output: Tensor, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        if len(output) < 2:  # the ragged last micro-batch
+            return torch.zeros(()), torch.zeros(())
+        return output.square().sum(), torch.tensor(float(len(output)))
+
+    assert Fleet(toys.mlp_training(loss=loss), "2x1").train(1).steps[0].record.weight == 10.0
+
+
+class ChangesInput(nn.Module):
+    def forward(self, values: Tensor) -> Tensor:
+        values += 1
+        return values
+
+
+class HoldsItself(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(toys.WIDTH))
+        self.apply_scale = lambda values: values * self.scale
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.apply_scale(values)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [(ChangesInput, r"write y = x \+ 1 for x \+= 1"), (HoldsItself, "use a method instead")],
+)
+def test_a_forward_that_cannot_run_here_says_what_to_write_instead(
+    module: type[nn.Module], message: str
+) -> None:
+    training = toys.mlp_training(
+        model=lambda: [nn.Linear(toys.WIDTH, toys.WIDTH), module(), nn.Linear(toys.WIDTH, 3)]
+    )
+    with pytest.raises(ModelRefused, match=message):
+        Fleet(training, "1x1").train(1)
+
+
+class OwnRandom(toys.Rows):
+    def __init__(self) -> None:
+        rows = torch.Generator()
+        super().__init__(lambda _: (torch.randn(toys.WIDTH, generator=rows), torch.zeros(3)), 23)
+
+
+@pytest.mark.parametrize("layout", ["1x1", "2x1", "1x2"])
+def test_a_data_set_with_a_generator_of_its_own_is_refused_in_the_first_step(layout: str) -> None:
+    with pytest.raises(ModelRefused, match="read twice is not the same"):
+        Fleet(toys.mlp_training(dataset=OwnRandom()), layout).train(1)
+
+
+def test_statistical_exactness_takes_any_data_set() -> None:
+    Fleet(toys.mlp_training(dataset=OwnRandom()), "1x2", exactness=Exactness.STATISTICAL).train(1)
+
+
 class Failing:
     """An engine whose next step is expected to diverge."""
 

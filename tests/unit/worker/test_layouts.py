@@ -1,10 +1,14 @@
 """Weights, optimizer state, statistics and losses are the same bits on every layout (contracts E2-E7)."""
 
+import random
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from tests.support import toys
 from tests.support.fleet import Fleet, Snapshot, assert_equal_bits
@@ -82,3 +86,16 @@ def test_a_short_last_step_leaves_replicas_without_work_and_the_bits_alone(layou
     ran = fleet("dropout", layout, total_samples=13).train(2)
     assert whole.steps[1].record.samples == 2
     assert_equal_bits(ran, whole)
+
+
+def masked_inputs(batch: tuple[Tensor, Tensor]) -> tuple[Tensor]:
+    """Draws a mask and lets the loss know of it through the batch, as masked language models do."""
+    mask = torch.rand(batch[0].shape) * random.random() * np.random.rand()
+    batch[1].mul_(mask[:, :3])
+    return (batch[0] * mask,)
+
+
+@pytest.mark.parametrize("layout", ["2x1", "1x2", "3x2"])
+def test_inputs_that_draw_and_write_into_the_batch_have_the_bits_of_one_process(layout: str) -> None:
+    training = toys.mlp_training(inputs=masked_inputs)
+    assert_equal_bits(Fleet(training, layout).train(2), Fleet(training, "1x1").train(2))

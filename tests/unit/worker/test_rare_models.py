@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tests.support import toys
 from tests.support.fleet import Fleet, Snapshot, assert_equal_bits
+from varuna_runtime.partition import CutPoint
 
 
 def model_ending_in(*modules: nn.Module) -> nn.Module:
@@ -80,12 +82,85 @@ def frozen_start() -> nn.Module:
     return model
 
 
+class FrozenTie(nn.Module):
+    """A frozen table that both ends use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(toys.WIDTH, toys.WIDTH)
+        self.first.weight.requires_grad_(False)
+        self.middle = nn.Linear(toys.WIDTH, toys.WIDTH)
+        self.last = nn.Linear(toys.WIDTH, 3)
+        self.cut = CutPoint()
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = self.cut(torch.tanh(self.first(values)))
+        values = self.cut(torch.tanh(self.middle(values)))
+        return self.last(functional.linear(values, self.first.weight))
+
+
+class Twin(nn.Module):
+    """Uses a tied weight through a list, as fused kernels do."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+        self.flat = [layer.weight, layer.bias]
+
+    def forward(self, values: Tensor) -> Tensor:
+        return torch.tanh(functional.linear(values, *self.flat))
+
+
+def twins() -> nn.Module:
+    layer = nn.Linear(12, 12)
+    return model_ending_in(Twin(layer), nn.Linear(12, 12), Twin(layer), Twin(layer))
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(12, dtype=torch.complex64))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return torch.fft.ifft(torch.fft.fft(values) * self.filter).real
+
+
+class EmptySkip(nn.Module):
+    """Hands on a tensor without rows, whose gradient has no elements but is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skip = nn.Linear(12, 12)
+
+    def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        return values, self.skip(values)[:0]
+
+
+class EmptyUse(nn.Module):
+    def forward(self, values: Tensor, nothing: Tensor) -> Tensor:
+        return values + nothing.sum()
+
+
+class SparseTable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 12, sparse=True)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values + self.table((values[:, 0] > 0).long())
+
+
 MODELS = {
     "a norm called twice": lambda: model_ending_in(Twice()),
     "statistics kept frozen": lambda: model_ending_in(FrozenStatistics()),
     "branches": lambda: model_ending_in(Sometimes()),
     "instance norm": lambda: model_ending_in(Instances()),
     "a frozen start": frozen_start,
+    "a frozen tie": FrozenTie,
+    "a tied weight in a list": twins,
+    "complex parameters": lambda: model_ending_in(Complex(), Complex()),
+    "a skip without rows": lambda: model_ending_in(EmptySkip(), EmptyUse()),
+    "sparse gradients": lambda: model_ending_in(SparseTable(), nn.Tanh()),
     "odd memory on the edges": lambda: model_ending_in(Transposed(), Shifted(), Spread(), Gathered()),
 }
 
@@ -121,3 +196,26 @@ def test_a_parameter_that_got_no_gradient_is_not_decayed() -> None:
     after = fleet.train(1).tensors
     assert after["param:1.never.weight"].equal(before)
     assert "optim:1.never.weight:exp_avg" not in after
+
+
+def test_the_norm_counts_both_parts_of_complex_gradients() -> None:
+    model = MODELS["complex parameters"]
+    training = toys.mlp_training(model=model, batch_size=12, clip_grad_norm=None)
+    fleet = Fleet(training, "1x1", micro_batch_size=12, virtual_replicas=1)
+    (done,) = fleet.train(1).steps
+    gradients = [p.grad for s in fleet.engines[0]._built.segments for _, p in s.parameters]
+    wanted = torch.nn.utils.get_total_norm(
+        [torch.view_as_real(g) if g.is_complex() else g for g in gradients]
+    )
+    assert done.grad_norm == pytest.approx(float(wanted), rel=1e-6)
+
+
+def test_a_frozen_tie_is_restored_where_only_its_second_use_is() -> None:
+    training = toys.mlp_training(model=FrozenTie, batch_size=12)
+    whole = Fleet(training, "1x1", micro_batch_size=3)
+    start = whole.snapshot()
+    start.tensors["param:first.weight"].add_(1)
+    whole.resume(start)
+    parts = Fleet(training, "3x1", micro_batch_size=3)
+    parts.resume(start)
+    assert_equal_bits(parts.train(1), whole.train(1))
