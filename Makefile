@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check chaos protos install clean
+.PHONY: demo test test-unit test-contract test-integration check chaos protos install clean
 
 install: $(STAMP)
 
@@ -18,6 +18,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest tests/unit tests/contract tests/integration
+
+test-unit test-contract test-integration: test-%: $(STAMP)
+	$(BIN)/python -m pytest tests/$*
 
 check: $(STAMP)
 	$(BIN)/ruff check .

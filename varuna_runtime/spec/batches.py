@@ -75,7 +75,7 @@ def permuted(index: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64
     """Apply a keyed permutation of range(size) to each index, without materialising it.
 
     A balanced Feistel network over the next even power of two, walked until it lands inside
-    range(size) (cycle walking, Black and Rogaway 2002); about two rounds trips an index.
+    range(size) (cycle walking, Black and Rogaway 2002): one to four walks an index on average.
     """
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = np.uint64((1 << half_bits) - 1)
