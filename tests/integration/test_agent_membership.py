@@ -236,3 +236,53 @@ def test_t5_a_port_is_bound_by_the_rank_that_reports_it(tmp_path: Path) -> None:
                 socket.create_connection(("127.0.0.1", endpoints[0].port), timeout=5).close()
 
     asyncio.run(run())
+
+
+def warm_of(job: ToyJob) -> agent_pb2.Warm:
+    start = job.start(1, job.plan(ONE, ("n1",)))
+    return agent_pb2.Warm(
+        job=JOB, job_json=start.job_json, bundle=start.bundle, bundle_store_url=start.bundle_store_url
+    )
+
+
+def warm_reports(manager: FakeManager) -> list[tuple[bool, str]]:
+    return [(m.warm.ok, m.warm.reason) for m in manager.reports if m.HasField("warm")]
+
+
+def test_a_warm_node_starts_its_ranks_without_running_the_script_again(tmp_path: Path) -> None:
+    job = ToyJob(tmp_path)
+
+    async def run() -> None:
+        async with FakeManager() as manager:
+            with agent_process(manager.address, tmp_path / "n1"):
+                await manager.until(lambda: bool(manager.sessions))
+                await manager.send(warm=warm_of(job))
+                await manager.until(lambda: warm_reports(manager) == [(True, "")])
+                assert manager.beats[-1].running == []
+                await manager.send(start=job.start(1, job.plan(ONE, ("n1",))))
+                await manager.until(lambda: bool(manager.of_kind("prepared")))
+                await manager.send(forget=agent_pb2.Forget(job=JOB))
+                await manager.until(lambda: (JOB, 1) in manager.gone())
+                await manager.until(lambda: manager.logs.get((JOB, 0, -1)) == b"script begins\n")
+                assert (JOB, 1, -1) not in manager.logs
+
+    asyncio.run(run())
+
+
+def test_a_node_that_cannot_warm_up_says_why_and_still_starts_when_told(tmp_path: Path) -> None:
+    job = ToyJob(tmp_path, env={"AT_IMPORT": "raise ImportError('no module named data')"})
+
+    async def run() -> None:
+        async with FakeManager() as manager:
+            with agent_process(manager.address, tmp_path / "n1"):
+                await manager.until(lambda: bool(manager.sessions))
+                await manager.send(warm=warm_of(job))
+                await manager.until(lambda: len(warm_reports(manager)) == 1)
+                assert warm_reports(manager) == [(False, "ImportError: no module named data")]
+                await manager.send(start=job.start(1, job.plan(ONE, ("n1",))))
+                await manager.until(lambda: bool(manager.of_kind("failed")))
+                (failed,) = manager.of_kind("failed")
+                assert "no module named data" in failed.failed.message
+                assert len(warm_reports(manager)) == 1
+
+    asyncio.run(run())

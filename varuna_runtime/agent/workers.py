@@ -14,6 +14,7 @@ from varuna_runtime.wire.v1 import worker_pb2, worker_pb2_grpc
 _PREPARE_S = 600.0  # loading a state may take long; the manager's own deadline is shorter
 _CALL_S = 10.0
 _RETRY_S = 0.1
+_LOOK_S = 0.005
 _LAST_WORDS_S = 2.0
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
@@ -31,6 +32,7 @@ class WorkerClient:
     def __init__(self, key: r.RankKey, socket_path: Path, tell: Callable[[e.Event], None]) -> None:
         self._key = key
         self._tell = tell
+        self._socket_path = socket_path
         self._channel = grpc.aio.insecure_channel(f"unix:{socket_path}", options=_OPTIONS)
         self._stub = worker_pb2_grpc.WorkerStub(self._channel)  # type: ignore[no-untyped-call]
         self._is_dead = False
@@ -42,6 +44,8 @@ class WorkerClient:
         request = codec.prepare_request(self._key, order, host)
 
         async def call() -> None:
+            if not await self._is_bound():
+                return
             reply = await self._stub.Prepare(request, timeout=_PREPARE_S, wait_for_ready=True)
             self._tell(e.RankReported(key=self._key, report=codec.prepared(reply)))
 
@@ -73,9 +77,18 @@ class WorkerClient:
             message = f"{name} failed: {err.code().name}: {err.details()}"
             self._tell(e.CallFailed(key=self._key, message=message))
 
+    async def _is_bound(self) -> bool:
+        """Wait for the worker's socket; False if the worker died instead.
+
+        Dialling before there is something to dial would cost the channel's back-off.
+        """
+        while not self._is_dead and not self._socket_path.exists():  # noqa: ASYNC110  no event: others bind it
+            await asyncio.sleep(_LOOK_S)
+        return not self._is_dead
+
     async def _listen(self) -> None:
         request = worker_pb2.ProgressRequest(generation=self._key.generation)
-        while not self._is_dead:
+        while await self._is_bound():
             try:
                 async for message in self._stub.Progress(request, wait_for_ready=True):
                     self._is_heard = True
