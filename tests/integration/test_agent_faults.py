@@ -117,37 +117,42 @@ def test_t37_sigkill_of_the_agent_leaves_no_process_and_no_socket(tmp_path: Path
 
 
 # Another session, no environment, and its parent is gone at once: nothing but its ancestry tells whose it is.
-ESCAPE = "subprocess.run(['sh', '-c', f'env -i setsid sleep 600.{os.getpid()} &']) if index == 0 else None"
+ESCAPE = (
+    "(os.environ.get('ESCAPED') or subprocess.run(['sh', '-c', f'env -i setsid sleep 600.{os.getpid()} &']), "
+    "os.environ.update(ESCAPED='1'))"
+)
 
 
+@pytest.mark.parametrize("when", ["AT_IMPORT", "IN_SAMPLE"])
 @pytest.mark.parametrize("victim", ["agent", "launcher"])
 def test_t37_a_process_that_shed_session_and_environment_ends_with_agent_and_launcher(
-    tmp_path: Path, victim: str
+    tmp_path: Path, victim: str, when: str
 ) -> None:
     async def run() -> None:
-        async with scene(tmp_path, env=SLOW | {"IN_SAMPLE": ESCAPE}) as s:
+        async with scene(tmp_path, env={"SAMPLE_S": "0.2", when: ESCAPE}) as s:
             await s.start(1)
             await s.until_active(1, 1)
-            (worker,) = s.worker_pids()
-            await until(lambda: bool(escaped(worker)), "the script's process never came")
-            await asyncio.sleep(1.0)  # it is remembered a moment after it was born
             (launcher,) = (pid for pid in marked_processes(s.manager) if parent(pid) == s.agent.pid)
+            (worker,) = s.worker_pids()
+            starter = launcher if when == "AT_IMPORT" else worker
+            await until(lambda: bool(escaped(starter)), "the script's process never came")
+            await asyncio.sleep(2.0)  # it is remembered a moment after it was born
             os.kill(launcher if victim == "launcher" else s.agent.pid, signal.SIGKILL)
             try:
-                await until(lambda: not escaped(worker), "it escaped")
+                await until(lambda: not escaped(starter), "it escaped")
             finally:
-                for pid in escaped(worker):
+                for pid in escaped(starter):
                     os.kill(pid, signal.SIGKILL)
 
     asyncio.run(run())
 
 
-def escaped(worker: int) -> list[int]:
-    """The processes that a worker's data set started."""
+def escaped(starter: int) -> list[int]:
+    """The processes that a worker or launcher let loose."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if f"600.{worker}".encode() in entry.read_bytes().split(b"\0"):
+            if f"600.{starter}".encode() in entry.read_bytes().split(b"\0"):
                 found.append(int(entry.parent.name))
     return found
 

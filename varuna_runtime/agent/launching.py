@@ -42,7 +42,7 @@ class LauncherProcess:
     def __init__(
         self,
         number: int,
-        order: r.StartOrder,
+        order: r.LauncherOrder,
         *,
         folders: Folders,
         incarnation: str,

@@ -30,7 +30,6 @@ class ForkServer:
 
     def serve(self) -> None:
         """Return when the agent is gone and every worker is dead."""
-        lifeline.adopt_orphans()
         self._kept = lifeline.children()
         self._selector.register(self._agent, selectors.EVENT_READ, None)
         while self._serve_once():

@@ -64,6 +64,7 @@ def main(argv: list[str]) -> NoReturn:
     arguments = parser.parse_args(argv)
     lifeline.die_with(arguments.agent)
     agent = LineSocket(socket.socket(fileno=arguments.fd))
+    lifeline.adopt_orphans()  # from the start: what the script leaves behind stays below this process
     os.set_inheritable(agent.fileno(), False)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     failure = _run(agent, _first_order(agent))
