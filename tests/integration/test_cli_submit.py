@@ -62,7 +62,7 @@ def test_mistakes_of_the_file_are_all_told_at_once(up: Shell, folder: Path) -> N
 def test_a_script_that_raises_is_refused_with_its_traceback(up: Shell, folder: Path) -> None:
     (folder / "train.py").write_text("import torch\n\ndef fail():\n    raise KeyError('weights')\n\nfail()\n")
     told = refused(up, folder).err
-    assert "train.py: KeyError: 'weights'" in told
+    assert "train.py:4: KeyError: 'weights'" in told
     assert 'train.py", line 4, in fail' in told
     assert "varuna_runtime" not in told
 

@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from varuna_manager import config
 from varuna_runtime.spec import canonical
@@ -16,6 +17,10 @@ from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import Profile
+
+WITHIN_S = 150.0
+"""As long as an agent gives a launcher; a script that takes longer here could not start there."""
+_LEAVE_S = 2.0
 
 
 class ScriptRefused(InvalidInput):
@@ -70,14 +75,24 @@ def _answer(module: str, job_file: Path, spec: JobSpec, workdir: Path) -> dict[s
             )
         finally:
             os.close(write_end)
-        try:
-            text = answers.read()
-            code = process.wait()
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
-    return _parsed(text, code, spec)
+        return parsed(*heard(process, answers, WITHIN_S), spec)
+
+
+def heard(process: subprocess.Popen[bytes], answers: BinaryIO, within_s: float) -> tuple[bytes, int | None]:
+    """Return the answer and the exit code, None if it took too long; the process has ended by then."""
+    limit = threading.Timer(within_s, process.kill)
+    limit.start()
+    try:
+        text = answers.read()
+        process.wait(_LEAVE_S)
+    except subprocess.TimeoutExpired:
+        pass  # it has answered; what keeps it does not matter
+    finally:
+        is_late = not limit.is_alive()
+        limit.cancel()
+        process.kill()
+        code = process.wait()
+    return text, None if is_late and not text else code
 
 
 def _environment(spec: JobSpec) -> dict[str, str]:
@@ -85,12 +100,20 @@ def _environment(spec: JobSpec) -> dict[str, str]:
     return {**config.environment(), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **spec.env}
 
 
-def _parsed(text: bytes, code: int, spec: JobSpec) -> dict[str, Any]:
+def parsed(text: bytes, code: int | None, spec: JobSpec) -> dict[str, Any]:
+    """Return the answer in `text`; ScriptRefused if it is a refusal, or there is none."""
     line = text.strip().rpartition(b"\n")[2]
+    if not line and code is None:
+        raise ScriptRefused(
+            f"{spec.entrypoint}: seen no call of varuna.train within {WITHIN_S:g} s, wanted one at once; "
+            "leave long preparations to `setup` or to the data set",
+            "",
+        )
     if not line:
+        assert code is not None
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         raise ScriptRefused(f"{spec.entrypoint} ended with {how} before its model was known", "")
     answer: dict[str, Any] = json.loads(line)
     if error := answer.get("error"):
-        raise ScriptRefused(f"{spec.entrypoint}: {error['message']}", error.get("detail", ""))
+        raise ScriptRefused(f"{error['where'] or spec.entrypoint}: {error['message']}", error["detail"])
     return answer

@@ -16,8 +16,9 @@ from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput, ModelRefused
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.worker.forkable import refuse_unforkable
 from varuna_runtime.worker.hosts import Host, ScriptStopped
-from varuna_runtime.worker.script import run_script, script_traceback
+from varuna_runtime.worker.script import run_script, script_line, script_traceback
 from varuna_runtime.worker.training import Training, resolve
 
 
@@ -27,7 +28,8 @@ class ScriptError:
 
     kind: str
     message: str  # one line
-    detail: str  # traceback from the script's own first frame on, or empty
+    where: str = ""  # `file:line` in the working directory, where known
+    detail: str = ""  # traceback of the script's own error, from its first frame on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,7 @@ class InspectHost:
 
     def run(self, training: Training) -> NoReturn:
         """Record the model; never returns."""
+        refuse_unforkable()
         self.answer = Inspected(model=model_record(training, self._spec))
         raise ScriptStopped
 
@@ -80,22 +83,31 @@ def ask(entry: Path, args: Sequence[str], workdir: Path, host: AnsweringHost) ->
     failure = _failure(entry, args, workdir, host)
     if host.answer is not None:
         return host.answer
-    message = f"{entry} ended without calling varuna.train"
-    return Failed(error=failure or ScriptError(kind="no_train", message=message, detail=""))
+    message = (
+        'ended without calling varuna.train; a training script does so under `if __name__ == "__main__":`'
+    )
+    return Failed(error=failure or ScriptError(kind="no_train", message=message))
 
 
 def _failure(entry: Path, args: Sequence[str], workdir: Path, host: Host) -> ScriptError | None:
     try:
         run_script(entry, args, workdir, host)
     except (InvalidInput, ModelRefused) as err:
-        return ScriptError(kind="refused", message=str(err), detail=script_traceback(err))
+        message = " ".join(str(err).splitlines())
+        return ScriptError(kind="refused", message=message, where=script_line(err, workdir))
     except SystemExit as err:
         if err.code is None or err.code == 0:
             return None
-        return ScriptError(kind="user_error", message=f"{entry} exited with {err.code!r}", detail="")
+        return ScriptError(
+            kind="user_error",
+            message=f"exited with {err.code!r} before its call of varuna.train",
+            where=script_line(err, workdir),
+        )
     except Exception as err:  # the user's script may raise anything; it becomes the answer
         message = f"{type(err).__name__}: {err}".splitlines()[0]
-        return ScriptError(kind="user_error", message=message, detail=script_traceback(err))
+        return ScriptError(
+            kind="user_error", message=message, where=script_line(err, workdir), detail=script_traceback(err)
+        )
     return None
 
 
@@ -110,7 +122,9 @@ def main(argv: Sequence[str], host_for: Callable[[JobSpec | None], AnsweringHost
     order = parser.parse_args(argv)
     spec = None if order.job is None else canonical.loads(JobSpec, order.job.read_bytes())
     answer = ask(order.entry, order.args, order.workdir.resolve(), host_for(spec))
-    with os.fdopen(order.fd, "wb", closefd=False) as reply:
+    sys.stdout.flush()
+    # Closed at once: who waits for the answer need not wait for threads that the script left running.
+    with os.fdopen(order.fd, "wb") as reply:
         reply.write(canonical.dumps(answer) + b"\n")
     return 1 if isinstance(answer, Failed) else 0
 

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -40,11 +39,13 @@ class LauncherHost:
     def run(self, training: "Training") -> NoReturn:
         """Warm up, cut the model once, serve until the agent closes the socket."""
         from varuna_runtime.partition import cut
+        from varuna_runtime.worker.forkable import refuse_unforkable
         from varuna_runtime.worker.process import run as run_worker
 
         _warm_up()
         partitioned = cut(training.model)
-        _refuse_unforkable()
+        refuse_unforkable()
+        _tell_foreign_threads()
 
         def work(request: launch.ForkRank) -> NoReturn:
             run_worker(request, training, partitioned)
@@ -63,8 +64,8 @@ def main(argv: list[str]) -> NoReturn:
     parser.add_argument("--agent", type=int, required=True, help="pid of the agent")
     arguments = parser.parse_args(argv)
     lifeline.die_with(arguments.agent)
-    agent = LineSocket(socket.socket(fileno=arguments.fd))
     lifeline.adopt_orphans()  # from the start: what the script leaves behind stays below this process
+    agent = LineSocket(socket.socket(fileno=arguments.fd))
     os.set_inheritable(agent.fileno(), False)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     failure = _run(agent, _first_order(agent))
@@ -132,23 +133,11 @@ def _warm_up() -> None:
     optimizer.step()
 
 
-def _refuse_unforkable() -> None:
-    import torch
-
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        raise ModelRefused(
-            "the script initialised CUDA before varuna.train(); a forked worker cannot use that context. "
-            "Build tensors on the CPU or the meta device until train() is called."
-        )
-    if threading.active_count() > 1:
-        names = ", ".join(sorted(t.name for t in threading.enumerate() if t is not threading.main_thread()))
-        raise ModelRefused(
-            f"the script runs threads before varuna.train(): {names}; a forked worker would inherit their "
-            "locks but not them. Start them inside the data set or the model instead."
-        )
-    if lifeline.num_threads() > 1:
+def _tell_foreign_threads() -> None:
+    num_foreign = lifeline.num_threads() - 1
+    if num_foreign > 0:
         print(  # noqa: T201  the launcher's output is a log file
-            f"varuna: a library the script imported runs {lifeline.num_threads() - 1} threads of its own; "
+            f"varuna: a library the script imported runs {num_foreign} threads of its own; "
             "forked workers do not have them",
             flush=True,
         )

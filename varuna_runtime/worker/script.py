@@ -33,6 +33,15 @@ def script_traceback(err: BaseException) -> str:
     return "" if frame is None else "".join(traceback.format_exception(type(err), err, frame))
 
 
+def script_line(err: BaseException, workdir: Path) -> str:
+    """Return `file:line` of the innermost place below `workdir` an error came through; empty for none."""
+    places = [(frame.filename, frame.lineno or 1) for frame in traceback.extract_tb(err.__traceback__)]
+    if isinstance(err, SyntaxError) and err.filename:
+        places.append((err.filename, err.lineno or 1))
+    own = [(Path(file), line) for file, line in places if Path(file).is_relative_to(workdir)]
+    return f"{own[-1][0].relative_to(workdir)}:{own[-1][1]}" if own else ""
+
+
 def _is_ours(filename: str) -> bool:
     ours = str(Path(__file__).parent)
     return filename == runpy.__file__ or filename.startswith(("<frozen", ours))

@@ -172,3 +172,52 @@ def test_the_subprocess_reports_failures_the_same_way(workdir: Path):
     assert code == 1
     assert answer["error"]["kind"] == "user_error"
     assert answer["error"]["message"] == "ValueError: bad"
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("def f():\n    return 1 / 0\nf()", "code/train.py:2"),
+        ("x = 1\ndef f(:", "code/train.py:2"),
+        ("import sys\nsys.exit(3)", "code/train.py:2"),
+        ("import varuna_runtime as varuna\n\nvaruna.train()", "code/train.py:3"),
+        ("x = 1", ""),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(workdir: Path, text: str, where: str):
+    answer = inspected(workdir, text)
+    assert isinstance(answer, Failed)
+    assert answer.error.where == where
+
+
+def test_a_refusal_speaks_for_itself_without_a_traceback(workdir: Path):
+    answer = inspected(workdir, SCRIPT.replace("batch_size=4", "batch_size=0"))
+    assert isinstance(answer, Failed)
+    assert answer.error.where.startswith("code/train.py:")
+    assert answer.error.detail == ""
+
+
+def test_a_thread_that_workers_would_not_have_is_refused(workdir: Path):
+    text = SCRIPT.replace(
+        "    if __name__",
+        "    import threading\n    done = threading.Event()\n"
+        "    threading.Thread(target=done.wait, name='feeder', daemon=True).start()\n\n    if __name__",
+    )
+    answer = inspected(workdir, text)
+    assert isinstance(answer, Failed)
+    assert answer.error.kind == "refused"
+    assert "runs threads before varuna.train(): feeder" in answer.error.message
+
+
+def test_an_answer_does_not_wait_for_threads_that_go_on(workdir: Path):
+    text = "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"
+    read_end, write_end = os.pipe()
+    command = [sys.executable, "-m", "varuna_runtime.worker.inspection", "--fd", str(write_end)]
+    process = subprocess.Popen([*command, str(script(workdir, text))], pass_fds=(write_end,), cwd=workdir)
+    os.close(write_end)
+    with os.fdopen(read_end) as answers:
+        answer = json.loads(answers.read())
+    assert process.poll() is None
+    process.kill()
+    process.wait()
+    assert answer["error"]["kind"] == "no_train"
