@@ -6,13 +6,13 @@ from pathlib import Path
 import click
 
 from varuna_manager.cli.connect import address_of
-from varuna_manager.cli.options import as_bytes, manager_option
+from varuna_manager.cli.options import as_bytes, examples, manager_option
 from varuna_manager.config import default_home
 from varuna_runtime.agent.config import AgentConfig
 from varuna_runtime.agent.main import run
 
 
-@click.command()
+@click.command(epilog=examples("varuna agent --manager 10.0.0.5:7800 --node vm-3 --host 10.0.0.9"))
 @manager_option
 @click.option("--node", default=socket.gethostname, show_default="the host name", help="Name of this node.")
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Folder of this node's files.")

@@ -15,8 +15,9 @@ from varuna_manager.cloud.local import AgentLaunch, LocalProvider
 from varuna_manager.cloud.pool_file import Role
 from varuna_manager.cloud.processes import ProcessId
 from varuna_manager.cloud.provider import NodeState
+from varuna_manager.config import load
 from varuna_manager.home import Home
-from varuna_runtime.spec.errors import NoManager, VarunaError
+from varuna_runtime.spec.errors import InvalidInput, NoManager, VarunaError
 
 MANAGER_WITHIN_S = 60.0
 NODES_WITHIN_S = 90.0
@@ -37,8 +38,8 @@ class NodeShape:
     memory_bytes: int | None  # per slot
 
 
-def ensure_manager(home: Home, port: int | None) -> str:
-    """Return the address of the manager that serves `home`, started if there is none.
+def ensure_manager(home: Home, port: int | None, settings: Path | None = None) -> str:
+    """Return the address of the manager that serves `home`, started with `settings` if there is none.
 
     Without a port a new one listens where the last one did, because its agents call it there.
     """
@@ -46,7 +47,7 @@ def ensure_manager(home: Home, port: int | None) -> str:
     if address is not None and answers(address):
         return address
     provider = LocalProvider(home)
-    command = (sys.executable, "-m", "varuna_manager.cli", "manager", "--port", str(port or 0))
+    command = manager_command(home, port, settings)
     process = _living_manager(provider) or provider.start_manager(command)
     return _until(
         lambda: _serving(process, home),
@@ -96,6 +97,25 @@ def tail(log: Path, num_lines: int = 15) -> str:
     except FileNotFoundError:
         return f"{log} does not exist"
     return "\n".join([f"the end of {log}:", *(f"  {line}" for line in lines)])
+
+
+def manager_command(home: Home, port: int | None, settings: Path | None) -> tuple[str, ...]:
+    """Return the command line of a new manager; InvalidInput: its settings do not suit a local pool."""
+    command: tuple[str, ...] = (sys.executable, "-m", "varuna_manager.cli", "manager")
+    if settings is None:
+        return (*command, "--port", str(port or 0))
+    loaded = load(settings)  # a mistake is told here, not in the log of a process that ended
+    if loaded.places.root.absolute() != home.root.absolute():
+        raise InvalidInput(
+            f"{settings}: home: seen {loaded.places.root}, wanted {home.root}, where `varuna up` keeps its "
+            "pool; leave it out, or set VARUNA_HOME to it"
+        )
+    if loaded.provider != "local":
+        raise InvalidInput(
+            f"{settings}: provider: seen {loaded.provider}, wanted local, whose nodes `varuna up` starts"
+        )
+    command = (*command, "--config", str(settings.absolute()))
+    return command if port is None else (*command, "--port", str(port))
 
 
 def _living_manager(provider: LocalProvider) -> ProcessId | None:

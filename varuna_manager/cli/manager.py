@@ -4,11 +4,12 @@ from pathlib import Path
 
 import click
 
+from varuna_manager.cli.options import examples
 from varuna_manager.config import ManagerConfig, checked, load
 from varuna_manager.daemon import run
 
 
-@click.command()
+@click.command(epilog=examples("varuna manager --config /etc/varuna/manager.yaml"))
 @click.option(
     "--config", type=click.Path(dir_okay=False, path_type=Path), help="manager.yaml; default: all defaults."
 )

@@ -6,13 +6,13 @@ import click
 from rich.console import RenderableType
 
 from varuna_manager.cli.connect import connect, user_name
-from varuna_manager.cli.options import json_option, manager_option
+from varuna_manager.cli.options import examples, json_option, manager_option
 from varuna_manager.cli.output import console, print_json, seconds
 from varuna_manager.cli.tables import table
 from varuna_manager.client import NodeStatus
 
 
-@click.command()
+@click.command(epilog=examples("varuna nodes"))
 @json_option
 @manager_option
 def nodes(*, as_json: bool, manager: str | None) -> None:
@@ -25,7 +25,7 @@ def nodes(*, as_json: bool, manager: str | None) -> None:
         console().print(node_table(found))
 
 
-@click.command()
+@click.command(epilog=examples("varuna drain local-2"))
 @click.argument("node")
 @manager_option
 def drain(node: str, *, manager: str | None) -> None:

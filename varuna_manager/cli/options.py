@@ -47,6 +47,11 @@ def bytes_of(text: str) -> int | None:
     return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ")) if found else None
 
 
+def examples(*commands: str) -> str:
+    """Return the end of a command's help."""
+    return "\b\n" + "\n".join([f"Example{'s' * (len(commands) > 1)}:", *(f"  {line}" for line in commands)])
+
+
 def manager_option(command: F) -> F:
     """Add `--manager`; None means the manager of this machine's home."""
     return click.option(

@@ -7,7 +7,7 @@ import click
 from rich.console import Group, RenderableType
 
 from varuna_manager.cli.connect import connect
-from varuna_manager.cli.options import json_option, manager_option
+from varuna_manager.cli.options import examples, json_option, manager_option
 from varuna_manager.cli.output import console, print_json, seconds, size
 from varuna_manager.cli.tables import table
 from varuna_manager.client import PlanReport
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from varuna_manager.planner.request import StageLine
 
 
-@click.command()
+@click.command(epilog=examples("varuna plan gpt"))
 @click.argument("job")
 @json_option
 @manager_option

@@ -50,7 +50,14 @@ SECTIONS: dict[str, dict[str, Entry]] = {
 }
 ENTRIES = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
-_EPILOG = "Exit codes: 0 done, 1 refused or the job failed, 2 wrong usage, 3 no manager answers."
+_EPILOG = """\b
+To begin:
+  varuna up -n 4
+  varuna submit examples/gpt/job.yaml --follow
+  varuna down
+
+Exit codes: 0 done, 1 refused or the job failed, 2 wrong usage, 3 no manager answers.
+"""
 
 
 class _LazyGroup(click.Group):

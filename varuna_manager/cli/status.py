@@ -10,7 +10,7 @@ from rich.live import Live
 
 from varuna_manager.cli.connect import connect, user_name
 from varuna_manager.cli.follow import follow
-from varuna_manager.cli.options import json_option, manager_option
+from varuna_manager.cli.options import examples, json_option, manager_option
 from varuna_manager.cli.output import console, day, minute, print_json, seconds
 from varuna_manager.cli.progress import shown_reason
 from varuna_manager.cli.tables import table
@@ -19,13 +19,18 @@ from varuna_manager.core.words import counted
 from varuna_runtime.spec.errors import InvalidInput
 
 
-@click.command()
+@click.command(
+    epilog=examples("varuna status", "varuna status gpt --watch", "varuna status gpt --json | jq .step")
+)
 @click.argument("job", required=False)
 @click.option("--watch", is_flag=True, help="Keep showing it; with a JOB, until that is over.")
 @json_option
 @manager_option
 def status(job: str | None, *, watch: bool, as_json: bool, manager: str | None) -> int:
-    """Show the jobs, or one job."""
+    """Show the jobs, or one job.
+
+    JOB is an id, or a name, which means the newest job of that name.
+    """
     if watch and as_json:
         raise InvalidInput(
             "--watch and --json exclude each other; `varuna events --follow --json` streams JSON"
@@ -41,11 +46,14 @@ def status(job: str | None, *, watch: bool, as_json: bool, manager: str | None) 
     return 0
 
 
-@click.command()
+@click.command(epilog=examples("varuna cancel gpt"))
 @click.argument("job")
 @manager_option
 def cancel(job: str, *, manager: str | None) -> None:
-    """End a job."""
+    """End a job.
+
+    What it has computed so far stays in its checkpoints.
+    """
     with connect(manager) as client:
         found = client.job(job)
         state = client.cancel(found.job, user=user_name())

@@ -3,12 +3,12 @@
 import click
 
 from varuna_manager.cli.connect import connect
-from varuna_manager.cli.options import json_option, manager_option
+from varuna_manager.cli.options import examples, json_option, manager_option
 from varuna_manager.cli.output import console, print_json_line, seconds
 from varuna_manager.cli.tables import table
 
 
-@click.command()
+@click.command(epilog=examples("varuna steps gpt", "varuna steps gpt --json | jq .loss"))
 @click.argument("job")
 @json_option
 @manager_option

@@ -5,13 +5,13 @@ import sys
 import click
 
 from varuna_manager.cli.connect import connect
-from varuna_manager.cli.options import follow_option, json_option, manager_option
+from varuna_manager.cli.options import examples, follow_option, json_option, manager_option
 from varuna_manager.cli.output import print_json_line
 from varuna_manager.cli.progress import event_line
 from varuna_manager.client import LogChunk
 
 
-@click.command()
+@click.command(epilog=examples("varuna logs gpt -f", "varuna logs gpt --rank -1"))
 @click.argument("job")
 @follow_option("Go on until the job is over, across morphs.")
 @click.option("--rank", type=int, help="Only this rank; -1 is the launcher and the setup command.")
@@ -27,7 +27,7 @@ def logs(job: str, *, follow: bool, rank: int | None, generation: int | None, ma
                 sys.stdout.buffer.flush()
 
 
-@click.command()
+@click.command(epilog=examples("varuna events gpt -f", "varuna events --json | jq -r .what"))
 @click.argument("job", required=False)
 @follow_option("Go on as events happen.")
 @json_option

@@ -9,7 +9,7 @@ import click
 from varuna_manager.cli.connect import connect, patiently, user_name
 from varuna_manager.cli.follow import follow as follow_job
 from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job
-from varuna_manager.cli.options import follow_option, json_option, manager_option
+from varuna_manager.cli.options import examples, follow_option, json_option, manager_option
 from varuna_manager.cli.output import print_json
 from varuna_manager.cli.plan import show
 from varuna_manager.cli.scripts import Measured, ScriptRefused, measure
@@ -23,7 +23,9 @@ from varuna_runtime.store.bundle import upload
 RETRY_WITHIN_S = 60.0
 
 
-@click.command()
+@click.command(
+    epilog=examples("varuna submit examples/gpt/job.yaml --follow", "varuna submit job.yaml --dry-run")
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @follow_option("Show the job until it is over; ctrl-C leaves it running.")
 @click.option("--dry-run", is_flag=True, help="Show the plan for the present pool; start nothing.")
@@ -33,7 +35,11 @@ RETRY_WITHIN_S = 60.0
 def submit(
     file: Path, *, follow: bool, dry_run: bool, store: str | None, as_json: bool, manager: str | None
 ) -> int:
-    """Submit a job file."""
+    """Submit a job file.
+
+    Prints the job's id. Everything is checked before anything starts: the file, what it names, and the
+    script up to its call of varuna.train.
+    """
     job = read_job(file)
     if not isinstance(job, JobOnDisk):
         return _refuse(job)

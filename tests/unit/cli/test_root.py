@@ -75,3 +75,17 @@ def test_a_manager_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[s
     assert "no manager answers at 127.0.0.1:9" in shown
     assert "varuna up" in shown
     assert len(shown.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", sorted(root.ENTRIES))
+def test_the_help_of_every_command_ends_with_an_example(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert root.run([name, "--help"]) == 0
+    _, _, end = capsys.readouterr().out.rpartition("  Example")
+    assert end.lstrip("s:").startswith(f"\n    varuna {name}")
+
+
+def test_a_newcomer_is_told_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert root.run(["--help"]) == 0
+    assert "\n    varuna up -n 4\n" in capsys.readouterr().out
