@@ -1,7 +1,8 @@
 """Break a pool again and again while it trains, and show that the result does not change by a bit.
 
-Four local nodes train a small GPT; one is killed, one joins, the manager is killed. It takes about three
-minutes on two cores and leaves nothing behind. Run it with `make demo`, or `python examples/gpt/demo.py`.
+Four local nodes train a small GPT as two pipelines of two stages; one is killed, one joins, the manager is
+killed. It takes about three minutes on two cores and leaves nothing behind, interrupted or not. Run it with
+`make demo`, or `python examples/gpt/demo.py`.
 """
 
 import os
@@ -23,6 +24,7 @@ from varuna_manager.home import Home
 from varuna_runtime.spec.errors import NoManager
 
 HERE = Path(__file__).parent
+JOB = HERE / "demo.yaml"
 VARUNA = (sys.executable, "-m", "varuna_manager.cli")
 PATIENCE_S = 150.0
 BARS = "▁▂▃▄▅▆▇█"
@@ -59,10 +61,13 @@ class Run:
         try:
             with self.client() as client:
                 status = client.job(self.job)
+                alive = sum(node.state == "READY" for node in client.nodes())
         except NoManager:
             return None
         if status.layout and status.nodes:
-            self.layouts[status.generation] = f"{status.layout} on {status.nodes} nodes"
+            # The first look counts: a node that is killed later was part of it.
+            text = f"{status.layout} on {status.nodes} of {alive} nodes"
+            self.layouts.setdefault(status.generation, text)
         return status
 
     def say(self, text: str) -> None:
@@ -71,10 +76,22 @@ class Run:
 
 
 def main() -> int:
+    """Return 0 if both runs end with the same weights; whatever happens, the pool is taken down."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return demonstrate()
+    except KeyboardInterrupt:
+        print("\ninterrupted; the pool is down and nothing is left", file=sys.stderr)
+        return 130
+
+
+def demonstrate() -> int:
+    """Show it all and return the exit code."""
     started = time.monotonic()
     with pool(nodes=4) as home:
-        run = Run(home=home, job=varuna("submit", str(HERE / "job.yaml")).strip())
-        print(f"{run.job} runs on 4 local nodes", flush=True)
+        print("4 local nodes and a manager run; checking and submitting the job ...", flush=True)
+        run = Run(home=home, job=varuna("submit", str(JOB)).strip())
+        print(f"{run.job} is submitted; now we break things:", flush=True)
         attack(run)
         status = run.wait("the end", lambda job: job.is_over)
         with run.client() as client:
@@ -84,23 +101,27 @@ def main() -> int:
         print_loss(steps)
     print("\nthe same job once more, alone in one process, undisturbed ...", flush=True)
     alone = weights_alone()
-    print(f"\nundisturbed  {alone}\nthis run     {status.weights_sha256}")
+    print(f"\nSHA-256 of the final weights\n  undisturbed  {alone}\n  this run     {status.weights_sha256}")
     is_identical = status.has_succeeded and alone == status.weights_sha256
     print("identical" if is_identical else "DIFFERENT")
     print(f"({time.monotonic() - started:.0f} s)")
     return 0 if is_identical else 1
 
 
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def attack(run: Run) -> None:
     """Kill a node, bring one back, kill the manager: each at its part of the training."""
-    begun = run.wait("a quarter of the steps", at_share(0.25))
+    begun = run.wait("some steps", at_share(0.15))
     with run.client() as client:
         victim = [node for node in client.nodes() if node.ranks and node.job == run.job][-1]
     os.kill(victim.pid, signal.SIGKILL)
     run.say(f"step {begun.step}: kill -9 of node {victim.node}")
 
     survived = run.wait(
-        "going on without it", lambda job: job.generation > begun.generation and at_share(0.45)(job)
+        "going on without it", lambda job: job.generation > begun.generation and at_share(0.25)(job)
     )
     varuna("up", "-n", "4")
     run.say(f"step {survived.step}: a node joins")
@@ -108,7 +129,7 @@ def attack(run: Run) -> None:
     run.wait(
         "making use of it", lambda job: job.generation > survived.generation and job.step > survived.step
     )
-    joined = run.wait("three quarters of the steps", at_share(0.7))
+    joined = run.wait("most of the steps", at_share(0.65))
     manager = serving.read(run.home)
     assert manager is not None
     os.kill(manager.process.pid, signal.SIGKILL)
@@ -132,13 +153,18 @@ def pool(nodes: int) -> Iterator[Home]:
         varuna("up", "-n", str(nodes))
         yield Home(folder)
     finally:
+        # A second ctrl-C, or an impatient one, must not leave half a pool behind.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         varuna("down")
         shutil.rmtree(folder)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, _interrupt)
 
 
 def varuna(*arguments: str) -> str:
-    """Run the command line as a user would."""
-    done = subprocess.run([*VARUNA, *arguments], capture_output=True, text=True)
+    """Run the command line as a user would, but out of reach of the terminal's ctrl-C."""
+    done = subprocess.run([*VARUNA, *arguments], capture_output=True, text=True, start_new_session=True)
     if done.returncode:
         raise SystemExit(f"varuna {' '.join(arguments)} failed:\n{done.stderr}")
     return done.stdout
@@ -146,7 +172,7 @@ def varuna(*arguments: str) -> str:
 
 def weights_alone() -> str:
     """Return the SHA-256 of the final weights of one plain process with the same job file."""
-    environment = {**os.environ, "VARUNA_JOB": str(HERE / "job.yaml"), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "VARUNA_JOB": str(JOB), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "train.py"], cwd=HERE, env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
@@ -156,21 +182,24 @@ def weights_alone() -> str:
 
 def print_timeline(run: Run, steps: tuple[StepRecord, ...]) -> None:
     """Print one line a generation: its layout, its steps, and how long no step was made before it."""
-    print(f"{'GENERATION':<12}{'LAYOUT':<18}{'STEPS':<14}{'A STEP':<10}LOST TO THE MORPH")
+    print(f"{'GENERATION':<12}{'LAYOUT':<26}{'STEPS':<12}{'A STEP':<10}LOST TO THE MORPH")
     before: StepRecord | None = None
-    for generation in sorted(set(run.layouts) | {step.generation for step in steps}):
+    for generation in sorted({step.generation for step in steps}):
         own = sorted((s for s in steps if s.generation == generation), key=lambda s: s.step)
-        if not own:
-            continue
-        typical_s = statistics.median(step.step_s for step in own)
-        lost = f"{own[0].at - before.at - own[0].step_s:.1f} s" if before else ""
-        replayed = before.step + 1 - own[0].step if before else 0
-        lost += f", {replayed} steps replayed" if replayed > 0 else ""
         layout = run.layouts.get(generation, "?")
         made = f"{own[0].step}..{own[-1].step}"
-        print(f"{generation:<12}{layout:<18}{made:<14}{typical_s * 1000:.0f} ms".ljust(54) + lost)
+        typical_ms = f"{statistics.median(step.step_s for step in own) * 1000:.0f} ms"
+        print(f"{generation:<12}{layout:<26}{made:<12}{typical_ms:<10}{_lost(before, own[0])}")
         before = own[-1]
-    print()
+    print("LAYOUT is stages x replicas; generation 1 measured the model.\n")
+
+
+def _lost(before: StepRecord | None, first: StepRecord) -> str:
+    if before is None:
+        return "-"
+    replayed = max(0, before.step + 1 - first.step)
+    again = f", {replayed} step{'s' * (replayed != 1)} done again" if replayed else ""
+    return f"{first.at - before.at - first.step_s:.1f} s{again}"
 
 
 def print_loss(steps: tuple[StepRecord, ...]) -> None:
