@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.support.pool import Pool, copy_job, is_alive, kill, pool
+from tests.support.pool import Pool, children, copy_job, is_alive, kill, pool
 from varuna_runtime.checkpoint import read_manifest
 from varuna_runtime.checkpoint.tensors import load_segments
 from varuna_runtime.spec import batches
@@ -60,12 +60,20 @@ class History:
             self._notice,
             self._drain,
             self._join,
+            self._kill_launcher,
+            self._kill_planner,
+            self._kill_guard_and_agent,
+            self._terminate_agent,
+            self._kill_every_agent,
+            self._cancel_notice,
+            self._lose_node_without_manager,
         )
 
     def disturb(self, job: str, times: int) -> None:
         """Do `times` things while the job runs, then give the pool its nodes back."""
         for _ in range(times):
-            time.sleep(self._random.uniform(0.3, 3.0))
+            # One in four comes with the one before: faults of one recovery.
+            time.sleep(self._random.choice([0.0, 1.0, 1.0, 1.0]) * self._random.uniform(0.3, 3.0))
             thing = self._random.choice(self._things)
             self.done.append(thing.__name__.strip("_"))
             thing()
@@ -78,6 +86,39 @@ class History:
 
     def _kill_agent(self) -> None:
         kill(self._pick(list(self._pool.node_pids().values())))
+
+    def _kill_launcher(self) -> None:
+        kill(self._pick(self._pool.launcher_pids()))
+
+    def _kill_planner(self) -> None:
+        kill(self._pick(self._pool.planner_pids()))
+
+    def _kill_guard_and_agent(self) -> None:
+        """The agent's children follow it by their parent-death signal alone."""
+        agent = self._pick(list(self._pool.node_pids().values()))
+        for guard in set(self._pool.guard_pids()) & set(children(agent)):
+            kill(guard)
+        kill(agent)
+
+    def _terminate_agent(self) -> None:
+        kill(self._pick(list(self._pool.node_pids().values())), signal.SIGTERM)
+
+    def _kill_every_agent(self) -> None:
+        for pid in self._pool.node_pids().values():
+            kill(pid)
+        self._pool.up(NODES)
+
+    def _cancel_notice(self) -> None:
+        node = self._some_node()
+        self._pool.run("notice", node, "--in", "8s", check=False)
+        time.sleep(self._random.uniform(0.2, 3.0))
+        self._pool.run("notice", node, "--cancel", check=False)
+
+    def _lose_node_without_manager(self) -> None:
+        kill(self._pool.manager_pid())
+        kill(self._pick(list(self._pool.node_pids().values())))
+        time.sleep(self._random.uniform(0, 12.0))
+        self._pool.up(NODES)
 
     def _kill_manager(self) -> None:
         kill(self._pool.manager_pid())

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -77,10 +78,23 @@ class Pool:
         """Return the manager's pid."""
         return int(json.loads((self.home / "manager" / "manager.json").read_text())["process"]["pid"])
 
+    def launcher_pids(self) -> list[int]:
+        """Return the launchers of all nodes: children of agents."""
+        below = (pid for agent in self.node_pids().values() for pid in children(agent))
+        return sorted(pid for pid in below if "varuna_runtime.worker.launcher" in command_line(pid))
+
+    def guard_pids(self) -> list[int]:
+        """Return the guards of all nodes: children of agents, too."""
+        below = (pid for agent in self.node_pids().values() for pid in children(agent))
+        return sorted(pid for pid in below if "guard.py" in command_line(pid))
+
     def worker_pids(self) -> list[int]:
-        """Return the workers of all nodes: the children of launchers, which are children of agents."""
-        launchers = [pid for agent in self.node_pids().values() for pid in children(agent)]
-        return sorted(pid for launcher in launchers for pid in children(launcher))
+        """Return the workers of all nodes: the children of launchers."""
+        return sorted(pid for launcher in self.launcher_pids() for pid in children(launcher))
+
+    def planner_pids(self) -> list[int]:
+        """Return the manager's planning processes."""
+        return sorted(pid for pid in children(self.manager_pid()) if "spawn_main" in command_line(pid))
 
     def wait(
         self, job: str, until: Callable[[dict[str, object]], bool], timeout: float = 120
@@ -123,21 +137,27 @@ class Pool:
 @contextlib.contextmanager
 def pool(home: pathlib.Path, **env: str) -> Iterator[Pool]:
     """Yield a pool and take it down; asserts that nothing is left behind."""
-    before = leftovers()
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("VARUNA_")}
-    made = Pool(home=home, env={**inherited, "VARUNA_HOME": str(home), **env})
-    try:
-        yield made
-    finally:
-        made.run("down")
-    wait_until(lambda: not made.processes(), "processes outlive `varuna down`")
-    # The resource tracker of a killed manager removes its semaphores a moment later.
-    wait_until(lambda: leftovers() <= before, f"left behind, besides {sorted(before)}")
+    with tempfile.TemporaryDirectory(prefix="pool-", dir="/tmp") as scratch:
+        made = Pool(home=home, env={**inherited, "TMPDIR": scratch, "VARUNA_HOME": str(home), **env})
+        try:
+            yield made
+        finally:
+            made.run("down")
+        wait_until(lambda: not made.processes(), "processes outlive `varuna down`")
+        # Guards and the resource tracker of a killed manager remove theirs a moment later.
+        wait_until(lambda: not list(pathlib.Path(scratch).iterdir()), f"left behind in {scratch}")
+        wait_until(lambda: not unowned_segments(), "shared memory that no process uses is left behind")
 
 
-def leftovers() -> set[str]:
-    """Return what might stay behind: our temporary folders and shared-memory segments."""
-    return {str(p) for p in [*pathlib.Path("/tmp").glob("varuna*"), *pathlib.Path("/dev/shm").glob("*")]}
+def unowned_segments() -> set[str]:
+    """Return the shared-memory segments that no living process has mapped."""
+    segments = {str(path) for path in pathlib.Path("/dev/shm").iterdir()}
+    for pid in all_pids():
+        with contextlib.suppress(OSError):
+            maps = pathlib.Path(f"/proc/{pid}/maps").read_text()
+            segments -= {line.split()[-1] for line in maps.splitlines() if "/dev/shm/" in line}
+    return segments
 
 
 def wait_until(holds: Callable[[], bool], why: str, timeout: float = 20) -> None:
@@ -167,13 +187,23 @@ def is_alive(pid: int) -> bool:
     return bool(fields) and fields[0] not in "ZX"
 
 
+def command_line(pid: int) -> str:
+    """Return the words of a process's command line; empty when it is gone."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
 def children(pid: int) -> list[int]:
     """Return the direct children of a process."""
     return [p for p in all_pids() if (fields := stat_fields(p)) and fields[1] == str(pid) and is_alive(p)]
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Signal a process that may already be gone."""
+    """Signal a process that may already be gone; 0 is none."""
+    if not pid:
+        return
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
