@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from varuna_runtime.spec.errors import CheckpointRefused, InvalidInput, ModelRefused
@@ -31,13 +31,18 @@ class StageOptimizer:
         made = optimizer(list(named))
         if not isinstance(made, Optimizer):
             raise InvalidInput(f"optimizer returned {type(made).__name__}; wanted a torch.optim.Optimizer")
+        if isinstance(made, LBFGS):
+            raise InvalidInput(
+                "optimizer: LBFGS evaluates the model several times a step and needs all parameters in one "
+                "place; wanted one that steps on given gradients, each parameter by itself"
+            )
         self._optimizer: Optimizer = made
         self._names = {id(p): name for name, p in named}
         self._check_known()
         # The foreach and fused kernels of a device may round differently: one choice for every layout.
         for settings in (made.defaults, *made.param_groups):
             settings.update({key: False for key in ("foreach", "fused") if key in settings})
-        self._scheduler = scheduler(made) if scheduler else None
+        self._scheduler = _scheduler(scheduler, made)
 
     @property
     def learning_rate(self) -> float:
@@ -129,6 +134,15 @@ class StageOptimizer:
                     "the optimizer holds a parameter that it was not given; "
                     "build it from the named parameters passed to the factory"
                 )
+
+
+def _scheduler(make: Callable[[Any], Any] | None, optimizer: Optimizer) -> Any:
+    if make is None:
+        return None
+    made = make(optimizer)
+    if not all(callable(getattr(made, name, None)) for name in ("step", "state_dict", "load_state_dict")):
+        raise InvalidInput(f"scheduler returned {type(made).__name__}; wanted a torch LR scheduler")
+    return made
 
 
 def _as_tensor(name: str, value: object) -> dict[str, Tensor]:

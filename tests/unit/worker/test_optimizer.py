@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from varuna_runtime.spec.errors import CheckpointRefused, ModelRefused
+from varuna_runtime.spec.errors import CheckpointRefused, InvalidInput, ModelRefused
 from varuna_runtime.worker.optimizer import StageOptimizer
 from varuna_runtime.worker.plain import from_text, to_text
 
@@ -106,3 +106,18 @@ def test_plain_values_survive_their_text() -> None:
 def test_a_value_that_cannot_be_restored_is_refused_by_its_owner() -> None:
     with pytest.raises(ModelRefused, match="my scheduler keeps a object"):
         to_text([object()], of="my scheduler")
+
+
+def test_an_optimizer_that_needs_a_closure_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="LBFGS evaluates the model several times"):
+        StageOptimizer(
+            named_parameters(),
+            optimizer=lambda named: torch.optim.LBFGS([p for _, p in named]),
+            scheduler=None,
+        )
+
+
+@pytest.mark.parametrize("made", [None, {"scheduler": 1}, 0.1])
+def test_a_scheduler_that_is_none_is_refused(made: object) -> None:
+    with pytest.raises(InvalidInput, match=f"scheduler returned {type(made).__name__}"):
+        StageOptimizer(named_parameters(), optimizer=OPTIMIZERS["SGD"], scheduler=lambda _: made)
