@@ -77,7 +77,7 @@ class Run:
 
 def main() -> int:
     """Return 0 if both runs end with the same weights; whatever happens, the pool is taken down."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    _on_signals(_interrupt)
     try:
         return demonstrate()
     except KeyboardInterrupt:
@@ -109,7 +109,13 @@ def demonstrate() -> int:
 
 
 def _interrupt(*_: object) -> None:
+    _on_signals(signal.SIG_IGN)  # a second ctrl-C must not leave half a pool behind
     raise KeyboardInterrupt
+
+
+def _on_signals(action: signal.Handlers | Callable[..., None]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, action)
 
 
 def attack(run: Run) -> None:
@@ -153,21 +159,31 @@ def pool(nodes: int) -> Iterator[Home]:
         varuna("up", "-n", str(nodes))
         yield Home(folder)
     finally:
-        # A second ctrl-C, or an impatient one, must not leave half a pool behind.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
+        _on_signals(signal.SIG_IGN)
         varuna("down")
         shutil.rmtree(folder)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, _interrupt)
+        _on_signals(_interrupt)
 
 
 def varuna(*arguments: str) -> str:
     """Run the command line as a user would, but out of reach of the terminal's ctrl-C."""
-    done = subprocess.run([*VARUNA, *arguments], capture_output=True, text=True, start_new_session=True)
-    if done.returncode:
-        raise SystemExit(f"varuna {' '.join(arguments)} failed:\n{done.stderr}")
-    return done.stdout
+    process = subprocess.Popen(
+        [*VARUNA, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate()
+    except KeyboardInterrupt:
+        if arguments[0] != "up":  # which is soon done, and then `down` knows all it started
+            process.terminate()
+        process.communicate()
+        raise
+    if process.returncode:
+        raise SystemExit(f"varuna {' '.join(arguments)} failed:\n{err}")
+    return out
 
 
 def weights_alone() -> str:

@@ -118,15 +118,26 @@ def test_a_secret_reaches_the_script_and_nothing_else(up: Shell, folder: Path) -
     assert [path for path in files if secret.encode() in path.read_bytes()] == []
 
 
-def test_ctrl_c_while_the_script_is_inspected_leaves_no_process(up: Shell, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_while_the_script_is_inspected_leaves_nothing(
+    up: Shell, folder: Path, number: signal.Signals, code: int
+) -> None:
     (folder / "train.py").write_text(
         "import os, pathlib, signal\npathlib.Path('pid').write_text(str(os.getpid()))\nsignal.pause()\n"
     )
+    scratch = folder / "tmp"
+    scratch.mkdir()
     submitting = subprocess.Popen(
-        up.command("submit", str(folder / "job.yaml")), env=up.environment, start_new_session=True
+        up.command("submit", str(folder / "job.yaml")),
+        env={**up.environment, "TMPDIR": str(scratch)},
+        start_new_session=True,
     )
     pid = folder / "pid"
     eventually(lambda: pid.exists() and pid.read_text())
-    submitting.send_signal(signal.SIGINT)
-    assert submitting.wait(30) == 130
+    assert list(scratch.glob("varuna-*"))
+    submitting.send_signal(number)
+    assert submitting.wait(30) == code
     eventually(lambda: not Path(f"/proc/{pid.read_text()}").exists())
+    assert list(scratch.glob("varuna-*")) == []

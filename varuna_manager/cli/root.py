@@ -6,6 +6,7 @@ Nothing heavy is imported here: a subcommand's module is loaded when that subcom
 import difflib
 import importlib
 import os
+import signal
 import sys
 from dataclasses import dataclass
 
@@ -97,6 +98,9 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # not if it is ignored, as under nohup
+            signal.signal(number, _end)
     sys.exit(run(sys.argv[1:]))
 
 
@@ -118,6 +122,11 @@ def run(args: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return REFUSED
     return result if isinstance(result, int) else OK
+
+
+def _end(number: int, _: object) -> None:
+    """End like after ctrl-C: child processes and temporary folders go first."""
+    raise SystemExit(128 + number)
 
 
 def _refused(err: VarunaError, code: int) -> int:
