@@ -11,12 +11,13 @@ from varuna_manager import clock
 from varuna_manager.cli.connect import last_address
 from varuna_manager.client import Client, NodeStatus
 from varuna_manager.cloud import processes
-from varuna_manager.cloud.local import AgentLaunch, LocalProvider
+from varuna_manager.cloud.local import AgentLaunch, LocalProvider, fair_share
 from varuna_manager.cloud.pool_file import Role
 from varuna_manager.cloud.processes import ProcessId
 from varuna_manager.cloud.provider import NodeState
 from varuna_manager.config import load
 from varuna_manager.home import Home
+from varuna_runtime.agent.device import machine_bytes
 from varuna_runtime.spec.errors import InvalidInput, NoManager, VarunaError
 
 MANAGER_WITHIN_S = 60.0
@@ -35,7 +36,7 @@ class NodeShape:
     """What each new node offers."""
 
     slots: int
-    memory_bytes: int | None  # per slot
+    memory_bytes: int | None  # per slot; None: a fair share of the machine's
 
 
 def ensure_manager(home: Home, port: int | None, settings: Path | None = None) -> str:
@@ -58,7 +59,8 @@ def ensure_manager(home: Home, port: int | None, settings: Path | None = None) -
 
 def ensure_nodes(home: Home, address: str, count: int, shape: NodeShape) -> tuple[str, ...]:
     """Add nodes until `count` live and return the new ones; it never removes any."""
-    launch = AgentLaunch(manager=address, slots=shape.slots, memory_bytes=shape.memory_bytes)
+    memory = shape.memory_bytes or fair_share(machine_bytes(), count) // shape.slots
+    launch = AgentLaunch(manager=address, slots=shape.slots, memory_bytes=memory or None)
     provider = LocalProvider(home, launch)
     missing = count - len(living(provider))
     return provider.add(missing) if missing > 0 else ()

@@ -27,6 +27,15 @@ class AgentLaunch:
     memory_bytes: int | None = None  # per slot
 
 
+def fair_share(machine_bytes: int, num_nodes: int) -> int:
+    """Return what one of `num_nodes` nodes of a machine may claim of its memory.
+
+    Four fifths of it go to nodes. A node never gets more than an eighth of that, because it cannot give
+    any back: so up to eight nodes fit together in whatever order they are added.
+    """
+    return machine_bytes * 4 // 5 // max(num_nodes, 8)
+
+
 AgentCommand = Callable[[AgentLaunch, str, str], Sequence[str]]
 """(launch, node, folder of the node) -> command line."""
 

@@ -41,9 +41,16 @@ def gpu_names() -> tuple[str, ...]:
     return tuple(line.strip() for line in answer.stdout.splitlines() if line.strip())
 
 
-def memory_per_slot(meminfo: str, slots: int) -> int:
-    """Return an equal share of the node's total memory, in bytes."""
-    for line in meminfo.splitlines():
-        if line.startswith("MemTotal:"):
-            return int(line.split()[1]) * 1024 // slots
-    return 0
+def machine_bytes() -> int:
+    """Return the memory that all processes of this machine or container may use; 0: unknown."""
+    limit = Path("/sys/fs/cgroup/memory.max")
+    return usable_bytes(Path("/proc/meminfo").read_text(), limit.read_text() if limit.is_file() else "max")
+
+
+def usable_bytes(meminfo: str, cgroup_limit: str) -> int:
+    """Return the smaller of the machine's memory and its control group's limit; 0: unknown."""
+    totals = (line.split()[1] for line in meminfo.splitlines() if line.startswith("MemTotal:"))
+    found = [int(total) * 1024 for total in totals]
+    if cgroup_limit.strip().isdigit():
+        found.append(int(cgroup_limit))
+    return min(found, default=0)

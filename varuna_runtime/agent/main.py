@@ -5,7 +5,6 @@ import dataclasses
 import os
 import signal
 import uuid
-from pathlib import Path
 
 import structlog
 
@@ -52,7 +51,7 @@ async def serve(config: AgentConfig) -> int:
 def completed(config: AgentConfig) -> AgentConfig:
     """Return the config with what was left out found on this machine."""
     kind = config.device_kind or device.device_kind()
-    memory = config.memory_bytes or device.memory_per_slot(Path("/proc/meminfo").read_text(), config.slots)
+    memory = config.memory_bytes or device.machine_bytes() // config.slots
     return dataclasses.replace(config, device_kind=kind, memory_bytes=memory, home=config.home.absolute())
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from varuna_runtime.agent.device import cpu_capability, memory_per_slot
+from varuna_runtime.agent.device import cpu_capability, usable_bytes
 
 
 @pytest.mark.parametrize(
@@ -23,5 +23,14 @@ def test_it_is_the_word_torch_uses_on_this_machine() -> None:
     assert here == torch.backends.cpu.get_cpu_capability().lower()
 
 
-def test_memory_is_shared_by_the_slots() -> None:
-    assert memory_per_slot("MemTotal:  1000 kB\n", 4) == 256_000
+@pytest.mark.parametrize(
+    ("meminfo", "limit", "usable"),
+    [
+        ("MemTotal:  1000 kB\n", "max\n", 1_024_000),
+        ("MemTotal:  1000 kB\n", "512000\n", 512_000),
+        ("MemTotal:  1000 kB\n", "9000000\n", 1_024_000),
+        ("", "max", 0),
+    ],
+)
+def test_a_container_may_use_less_than_the_machine_has(meminfo: str, limit: str, usable: int) -> None:
+    assert usable_bytes(meminfo, limit) == usable

@@ -13,7 +13,7 @@ import pytest
 
 from varuna_manager.clock import wall_s
 from varuna_manager.cloud import processes
-from varuna_manager.cloud.local import AgentLaunch, LocalProvider, agent_command
+from varuna_manager.cloud.local import AgentLaunch, LocalProvider, agent_command, fair_share
 from varuna_manager.cloud.pool_file import PoolFile
 from varuna_manager.cloud.provider import NodeState, ProviderError
 from varuna_manager.home import Home
@@ -114,3 +114,11 @@ def test_the_agent_is_told_its_slots_and_memory() -> None:
 def test_adding_without_a_manager_address_says_so(home: Home) -> None:
     with pytest.raises(InvalidInput, match="address of the manager"):
         LocalProvider(home).add(1)
+
+
+@pytest.mark.parametrize("calls", [[4], [1, 8], [2, 4, 8], [8], [16]])
+def test_nodes_added_bit_by_bit_never_claim_more_than_the_machine_has(calls: list[int]) -> None:
+    machine_bytes, given = 64 * 2**30, 0
+    for before, count in zip([0, *calls], calls, strict=False):
+        given += (count - before) * fair_share(machine_bytes, count)
+    assert machine_bytes // 3 < given <= machine_bytes * 4 // 5
