@@ -1,16 +1,11 @@
 """What a script trains, found out without training; and every way a script can fail, as an answer."""
 
-import json
-import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from varuna_runtime.spec import canonical
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.worker.hosts import Host, Result, ScriptStopped
 from varuna_runtime.worker.inspection import Failed, Inspected, InspectHost, ask
@@ -141,39 +136,6 @@ def test_a_host_that_stops_the_script_is_not_caught_by_it(workdir: Path):
     assert (workdir / "seen.txt").exists()
 
 
-def asked(workdir: Path, *options: str) -> tuple[int, dict[str, Any], str]:
-    """Run the module as the client does: the answer comes on a pipe of its own."""
-    read_end, write_end = os.pipe()
-    command = [sys.executable, "-m", "varuna_runtime.worker.inspection", "--workdir", str(workdir)]
-    done = subprocess.run(
-        [*command, "--fd", str(write_end), *options],
-        pass_fds=(write_end,),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    os.close(write_end)
-    with os.fdopen(read_end) as answers:
-        return done.returncode, json.loads(answers.read()), done.stdout
-
-
-def test_the_subprocess_answers_on_its_own_descriptor(workdir: Path):
-    spec = JobSpec(name="j", entrypoint="code/train.py", batch_size=5, epochs=3)
-    (workdir / "job.json").write_bytes(canonical.dumps(spec))
-    entry = str(script(workdir, SCRIPT))
-    code, answer, printed = asked(workdir, "--job", str(workdir / "job.json"), entry, "--lr", "3")
-    assert (code, printed) == (0, "noise on stdout\n")
-    assert answer["model"]["num_steps"] == 6
-    assert (workdir / "seen.txt").read_text() == "--lr 3"
-
-
-def test_the_subprocess_reports_failures_the_same_way(workdir: Path):
-    code, answer, _ = asked(workdir, str(script(workdir, "raise ValueError('bad')")))
-    assert code == 1
-    assert answer["error"]["kind"] == "user_error"
-    assert answer["error"]["message"] == "ValueError: bad"
-
-
 @pytest.mark.parametrize(
     ("text", "where"),
     [
@@ -207,17 +169,3 @@ def test_a_thread_that_workers_would_not_have_is_refused(workdir: Path):
     assert isinstance(answer, Failed)
     assert answer.error.kind == "refused"
     assert "runs threads before varuna.train(): feeder" in answer.error.message
-
-
-def test_an_answer_does_not_wait_for_threads_that_go_on(workdir: Path):
-    text = "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"
-    read_end, write_end = os.pipe()
-    command = [sys.executable, "-m", "varuna_runtime.worker.inspection", "--fd", str(write_end)]
-    process = subprocess.Popen([*command, str(script(workdir, text))], pass_fds=(write_end,), cwd=workdir)
-    os.close(write_end)
-    with os.fdopen(read_end) as answers:
-        answer = json.loads(answers.read())
-    assert process.poll() is None
-    process.kill()
-    process.wait()
-    assert answer["error"]["kind"] == "no_train"

@@ -1,10 +1,5 @@
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +10,7 @@ from tests.support.planning import job, nodes, request
 from tests.support.toys import batch_norm_training, mlp_training, tied_training
 from varuna_manager.planner import plan
 from varuna_runtime.partition import cut
-from varuna_runtime.spec import canonical
 from varuna_runtime.spec.layout import Plan
-from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import Profile
 from varuna_runtime.worker.profiling import measure
 from varuna_runtime.worker.training import Training
@@ -155,45 +148,3 @@ def test_the_profile_is_enough_to_plan() -> None:
 def test_the_model_hash_is_that_of_the_recorded_structure() -> None:
     assert measured(mlp_training()).model_hash == measured(mlp_training(seed=9)).model_hash
     assert measured(mlp_training()).model_hash != measured(tied_training()).model_hash
-
-
-SCRIPT = """
-import torch
-from torch import nn
-import varuna_runtime as varuna
-
-print("not the answer")
-varuna.train(
-    model=lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)),
-    loss=lambda output, batch: nn.functional.mse_loss(output, batch[1]),
-    optimizer=lambda named: torch.optim.SGD(list(named), lr=0.1),
-    dataset=[(torch.ones(4), torch.ones(2))] * 20,
-    batch_size=3,
-    steps=2,
-)
-"""
-
-
-def test_the_subprocess_answers_with_model_and_profile_as_one_json_line(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    spec = job(batch_size=8, micro_batch_size=4)
-    (tmp_path / "job.json").write_bytes(canonical.dumps(spec))
-    (tmp_path / "answer").touch()
-    with (tmp_path / "answer").open("wb") as answer:
-        fd = answer.fileno()
-        arguments = ["--job", str(tmp_path / "job.json"), "--workdir", str(tmp_path), "--fd", str(fd)]
-        done = subprocess.run(
-            [sys.executable, "-m", "varuna_runtime.worker.profiling", *arguments, "train.py"],
-            pass_fds=(fd,),
-            capture_output=True,
-            check=False,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-    assert done.returncode == 0, done.stderr.decode()
-    (line,) = (tmp_path / "answer").read_bytes().splitlines()
-    found = json.loads(line)
-    profile = canonical.loads(Profile, json.dumps(found["profile"]))
-    model = canonical.loads(ModelRecord, json.dumps(found["model"]))
-    assert [at.micro_batch_size for at in profile.by_micro_batch] == [4]
-    assert profile.model_hash == model.hash()
-    assert model.num_steps == 2
