@@ -146,8 +146,13 @@ def pool(home: pathlib.Path, **env: str) -> Iterator[Pool]:
             made.run("down")
         wait_until(lambda: not made.processes(), "processes outlive `varuna down`")
         # Guards and the resource tracker of a killed manager remove theirs a moment later.
-        wait_until(lambda: not list(pathlib.Path(scratch).iterdir()), f"left behind in {scratch}")
+        wait_until(lambda: not leftovers(scratch), f"left behind in {scratch}: {leftovers(scratch)}")
         wait_until(lambda: not unowned_segments(), "shared memory that no process uses is left behind")
+
+
+def leftovers(scratch: str) -> list[str]:
+    """Return what is in the temporary folder of a pool, but for a cache that torch makes for the user."""
+    return sorted(p.name for p in pathlib.Path(scratch).iterdir() if not p.name.startswith("torchinductor_"))
 
 
 def unowned_segments() -> set[str]:
