@@ -118,6 +118,7 @@ QUICK = CoreConfig(
 )
 NODE_COMMANDS = (
     "join",
+    "join-broken",
     "disconnect",
     "rejoin",
     "kill",
@@ -142,6 +143,8 @@ def _play(sim: Sim, command: str, name: str) -> None:
     match command:
         case "join" if not is_live:
             sim.join(name)
+        case "join-broken" if not is_live:
+            sim.join(name, can_warm=False)
         case "rejoin" if agent and is_live and not agent.is_connected and not agent.is_frozen:
             sim.rejoin(name)
         case "disconnect" | "kill" | "left" | "freeze" if agent and agent.is_reachable:

@@ -146,3 +146,13 @@ def test_a_command_goes_to_the_link_of_its_incarnation(shell: Shell) -> None:
     shell.dispatch(actions.ForgetJob(node="n", incarnation="i", job="j"))
     shell.dispatch(actions.ForgetJob(node="n", incarnation="older", job="k"))
     assert [m.forget.job for m in asyncio.run(link.outgoing())] == ["j"]
+
+
+def test_a_node_to_be_warmed_is_sent_the_jobs_bundle_and_store(shell: Shell) -> None:
+    link = Link("n", "i")
+    shell.links.attach(link)
+    spec = submission("b").spec
+    shell.dispatch(actions.WarmNode(node="n", incarnation="i", job="j", spec=spec, bundle="b" * 64))
+    (message,) = asyncio.run(link.outgoing())
+    assert (message.warm.job, message.warm.bundle) == ("j", "b" * 64)
+    assert message.warm.bundle_store_url == "file:///s"
