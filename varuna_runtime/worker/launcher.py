@@ -125,6 +125,8 @@ def _warm_up() -> None:
     importlib.import_module("varuna_runtime.worker.service")
     importlib.import_module("varuna_runtime.worker.train_rank")
     importlib.import_module("varuna_runtime.worker.profile_rank")
+    importlib.import_module("grpc._server")  # these two are loaded by the first call of a worker otherwise
+    importlib.import_module("numpy.ma")
 
     torch.set_num_threads(1)
     weight = torch.nn.Parameter(torch.zeros(2))
