@@ -51,7 +51,7 @@ class _Generation:
 
 
 class FakeAgent:
-    """Plays one node. `step_s` paces training; `holds` keeps it from finishing until set."""
+    """Plays one node. `step_s` paces training; without `warms` it leaves the answer to Warm to the test."""
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class FakeAgent:
         *,
         step_s: float = 0.0,
         plays: bool = True,
+        warms: bool = True,
         reconnects: bool = True,
         incarnation: str = "",
     ) -> None:
@@ -71,6 +72,7 @@ class FakeAgent:
         self.may_finish = threading.Event()
         self.may_finish.set()
         self._plays = plays
+        self._warms = warms
         self._reconnects = reconnects
         self._address = address
         self._news = threading.Condition()
@@ -204,7 +206,7 @@ class FakeAgent:
                 generation = self._generations.get(message.activate.job)
                 if generation and generation.start.generation == message.activate.generation:
                     self._begin(lambda: self._train(generation))
-            case "warm":
+            case "warm" if self._warms:
                 self.report(warm=agent_pb2.WarmReport(job=message.warm.job, ok=True))
             case "drain":
                 self._generations[message.drain.job].drain.set()
