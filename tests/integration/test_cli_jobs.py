@@ -21,19 +21,6 @@ Command = Callable[..., int]
 
 
 @pytest.fixture
-def manager(tmp_path: Path) -> Iterator[ManagerProcess]:
-    running = ManagerProcess(tmp_path).start()
-    yield running
-    running.kill()
-
-
-@pytest.fixture
-def client(manager: ManagerProcess) -> Iterator[Client]:
-    with manager.client() as connected:
-        yield connected
-
-
-@pytest.fixture
 def varuna(manager: ManagerProcess, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("VARUNA_MANAGER", manager.address)
     return lambda *arguments: root.run(list(arguments))
