@@ -73,7 +73,7 @@ class Accumulator:
 
     def __init__(self, space: Space, device: torch.device) -> None:
         self.space = space
-        self.touched = torch.zeros(len(space.names), dtype=torch.bool)
+        self._touched = [False] * len(space.names)
         self._device = device
         self.num_buffers = 0
         self._free: list[Tensor] = []
@@ -83,6 +83,11 @@ class Accumulator:
         self._result: Tensor | None = None
         self._views: tuple[Tensor, ...] = ()
 
+    @property
+    def touched(self) -> Tensor:
+        """Tell by a bool per parameter whether some micro-batch of the step gave it a gradient."""
+        return torch.tensor(self._touched, dtype=torch.bool)
+
     def start(self, virtual: int, owned: range) -> None:
         """Begin a step in which this replica owns the virtual replicas `owned` of `virtual`."""
         self._free.extend(flat for _, flat in self._stack)
@@ -90,7 +95,7 @@ class Accumulator:
         if self._result is not None:
             self._free.append(self._result)
             self._result = None
-        self.touched.zero_()
+        self._touched = [False] * len(self.space.names)
         self._parent = _merges(owned_nodes(virtual, owned))
 
     def add(self, gradients: Sequence[Tensor | None]) -> None:
@@ -102,7 +107,7 @@ class Accumulator:
         for at, (view, gradient) in enumerate(zip(self._views, picked, strict=True)):
             if gradient is not None:
                 view.add_(gradient)
-                self.touched[at] = True
+                self._touched[at] = True
 
     def _begin_leaf(self, picked: Sequence[Tensor | None]) -> None:
         self._leaf = self._spare()
@@ -112,7 +117,7 @@ class Accumulator:
                 view.zero_()
             else:
                 view.copy_(gradient)
-                self.touched[at] = True
+                self._touched[at] = True
 
     def finish_leaf(self, virtual_replica: int) -> None:
         """End a virtual replica's sum and merge it upwards as far as its left siblings are here."""

@@ -13,6 +13,8 @@ from varuna_runtime.worker.bits import difference
 from varuna_runtime.worker.stream import StreamReader
 from varuna_runtime.worker.training import ResolvedTraining, Training, is_stream
 
+_LOOK_AHEAD = 512
+
 
 class _Reader(Protocol):
     """Fetches samples by their place in the endless order, each under its own key."""
@@ -74,12 +76,16 @@ class SampleSource:
 
         Of a stream, ask in ascending order: going back reads the step again from its start.
         """
+        with preserved_random_state():
+            return self.fetch(step, index, micro_batch_size)
+
+    def fetch(self, step: int, index: int, micro_batch_size: int) -> Any:
+        """Like `micro_batch`, but leave the random state anywhere: for callers who seed before they draw."""
         rows = step_rows(step, self._batch_size, self._total_samples)
         wanted = micro_batch_rows(len(rows), micro_batch_size, index)
-        with preserved_random_state():
-            samples = self._reader.read(rows[wanted.start : wanted.stop])
-            seed_everything(rng.key("collate", self._seed, step, index))
-            return self._collate(samples)
+        samples = self._reader.read(rows[wanted.start : wanted.stop])
+        seed_everything(rng.key("collate", self._seed, step, index))
+        return self._collate(samples)
 
     def proven_micro_batch(self, step: int, index: int, micro_batch_size: int) -> Any:
         """Like `micro_batch`, read twice; raises ModelRefused unless it is the same both times (contract E1).
@@ -115,10 +121,16 @@ class _MapReader:
         self._dataset = dataset
         self._seed = seed
         self._shuffle = shuffle
+        self._ahead = range(0)  # positions whose samples are known
+        self._refs: tuple[SampleRef, ...] = ()
 
     def read(self, positions: range) -> list[Any]:
-        refs = sample_refs(positions, len(self._dataset), self._seed, shuffle=self._shuffle)
-        return [self._fetch(ref) for ref in refs]
+        if positions.start < self._ahead.start or self._ahead.stop < positions.stop:
+            # Shuffling costs the same for one position as for hundreds.
+            self._ahead = range(positions.start, max(positions.stop, positions.start + _LOOK_AHEAD))
+            self._refs = sample_refs(self._ahead, len(self._dataset), self._seed, shuffle=self._shuffle)
+        first = positions.start - self._ahead.start
+        return [self._fetch(ref) for ref in self._refs[first : first + len(positions)]]
 
     def _fetch(self, ref: SampleRef) -> Any:
         seed_everything(rng.sample_key(seed=self._seed, epoch=ref.epoch, sample=ref.sample))

@@ -104,7 +104,7 @@ class Pipeline:
         Both ends choose inputs, under the same key: a script's `inputs` may draw masks and write them into
         the batch for the loss to see.
         """
-        read = self._source.micro_batch if self._has_proof else self._source.proven_micro_batch
+        read = self._source.fetch if self._has_proof else self._source.proven_micro_batch
         batch = read(micro.step, micro.index, self._plan.batch.micro_batch_size)
         self._has_proof = True
         if self._device.type != "cpu":

@@ -18,6 +18,8 @@ _MAX_DEPTH = 4
 _MAX_ITEMS = 256  # of a list or dict whose items are looked at; longer ones are tables, not state
 _MAX_BYTES = 1 << 16  # of an array that is compared by value
 _OF_TORCH = frozenset(vars(nn.Module()))  # attributes that every module has
+_STATELESS = ("torch.", "varuna_runtime.")  # packages whose modules keep no state in attributes
+_ABSENT = torch.empty(0)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 Parts = tuple[object, ...]  # equal if and only if nothing was changed
@@ -25,9 +27,10 @@ Parts = tuple[object, ...]  # equal if and only if nothing was changed
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The state before a forward; keeps what it saw alive, so that no new object can pass for an old one."""
+    """What is there at a moment; keeps it alive, so that no new object can pass for an old one."""
 
-    seen: dict[str, Parts]
+    tensors: list[tuple[str, Tensor, int]]  # with their versions
+    attributes: dict[str, Parts]
     copies: list[tuple[str, Tensor, Tensor]]  # name, tensor, and its values then
 
 
@@ -40,39 +43,49 @@ class Watch:
 
     def __init__(self, module: nn.Module) -> None:
         self._tensors = _owned_tensors(module)
-        self._modules = [(name, part, _hook_names(part)) for name, part in module.named_modules()]
         self._modules = [
-            found for found in self._modules if not type(found[1]).__module__.startswith("torch.")
+            (f"{name}." if name else "", vars(part), _OF_TORCH | _hook_names(part))
+            for name, part in module.named_modules()
+            if not type(part).__module__.startswith(_STATELESS)
         ]
         self._has_compared = False
 
     def look(self, inputs: Sequence[Tensor]) -> Look:
         """Return the state before a forward."""
-        copies = [] if self._has_compared else [(name, t, t.detach().clone()) for name, t in self._held()]
-        self._has_compared = True
-        return Look(self._seen(inputs), copies)
+        seen = self._seen(inputs)
+        if not self._has_compared:
+            seen.copies.extend((name, t, t.detach().clone()) for name, t, _ in seen.tensors)
+            self._has_compared = True
+        return seen
 
     def changes(self, before: Look, inputs: Sequence[Tensor]) -> list[str]:
         """Return the local names of what is not as it was."""
         after = self._seen(inputs)
-        names = before.seen.keys() | after.keys()
-        changed = {name for name in names if before.seen.get(name) != after.get(name)}
-        return sorted(changed | {name for name, t, copy in before.copies if not is_same_tensor(t, copy)})
+        changed = {
+            name
+            for (name, t, version), (_, now, now_version) in zip(before.tensors, after.tensors, strict=True)
+            if t is not now or version != now_version
+        }
+        if before.attributes != after.attributes:
+            names = before.attributes.keys() | after.attributes.keys()
+            changed |= {n for n in names if before.attributes.get(n) != after.attributes.get(n)}
+        changed |= {name for name, t, copy in before.copies if not is_same_tensor(t, copy)}
+        return sorted(changed)
 
-    def _held(self) -> Iterator[tuple[str, Tensor]]:
+    def _seen(self, inputs: Sequence[Tensor]) -> Look:
+        tensors = [(f"input {i}", t, t._version) for i, t in enumerate(inputs)]
         for name, owner, key in self._tensors:
-            if (tensor := owner[key]) is not None:
-                yield name, tensor
-
-    def _seen(self, inputs: Sequence[Tensor]) -> dict[str, Parts]:
-        seen = {f"input {i}": tuple(_parts(t, 0, set())) for i, t in enumerate(inputs)}
-        seen |= {name: tuple(_parts(t, 0, set())) for name, t in self._held()}
+            tensor = owner.get(key)
+            here = _ABSENT if tensor is None else tensor
+            tensors.append((name, here, here._version))
         visited: set[int] = set()
-        for prefix, module, hook_names in self._modules:
-            for key, value in vars(module).items():
-                if key not in _OF_TORCH and key not in hook_names:
-                    seen[f"{prefix}.{key}" if prefix else key] = tuple(_parts(value, _MAX_DEPTH, visited))
-        return seen
+        attributes = {
+            prefix + key: tuple(_parts(value, _MAX_DEPTH, visited))
+            for prefix, held, others in self._modules
+            for key, value in held.items()
+            if key not in others
+        }
+        return Look(tensors, attributes, [])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,10 +146,10 @@ def _state_of_generator(value: object) -> object:
     return state() if callable(state) else None
 
 
-def _hook_names(module: nn.Module) -> set[Any]:
+def _hook_names(module: nn.Module) -> frozenset[Any]:
     """Return the attributes that torch's own pre-forward hooks compute, as weight_norm and pruning do."""
     hooks = module._forward_pre_hooks.values()
-    return {getattr(hook, key, None) for hook in hooks for key in ("name", "_tensor_name")}
+    return frozenset(getattr(hook, key, None) for hook in hooks for key in ("name", "_tensor_name"))
 
 
 def _owned_tensors(module: nn.Module) -> list[tuple[str, dict[str, Tensor | None], str]]:

@@ -43,14 +43,14 @@ class SpaceReduction:
 
     def scatter(self) -> None:
         """Send every other owner its blocks of this replica's nodes."""
-        nodes = self._accumulator.nodes().values()
+        nodes, touched = self._accumulator.nodes().values(), self._accumulator.touched
         for replica, rank in self._others:
             part = self._ranges[replica]
-            self._link.send(rank, self._tag, (self._accumulator.touched, *(flat[part] for flat in nodes)))
+            self._link.send(rank, self._tag, (touched, *(flat[part] for flat in nodes)))
 
     def combine(self) -> Stepping[Sum]:
         """Sum the owned blocks and hand them to the others; the rest of the result is still to come."""
-        result, touched = self._accumulator.result(), self._accumulator.touched.clone()
+        result, touched = self._accumulator.result(), self._accumulator.touched
         own = self._ranges[self._replica]
         total = yield from self._owned_sum(own, touched)
         for _, rank in self._others:

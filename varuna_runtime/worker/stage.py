@@ -56,7 +56,7 @@ class StageRunner:
         self._recompute = recompute
         self._loss = loss
         self._held: dict[int, _Held] = {}
-        self._losses: list[Tensor] = []
+        self._losses: list[tuple[Tensor, Tensor]] = []
 
     def begin(self, virtual: int, owned: range) -> None:
         """Forget an abandoned step and start one with these virtual replicas."""
@@ -101,7 +101,8 @@ class StageRunner:
         """Return `(micro-batches, 2)` float64: loss sums and weights in order; for the last stage."""
         if not self._losses:
             return torch.empty((0, 2), dtype=torch.float64)
-        return torch.stack(self._losses).cpu()
+        columns = [torch.stack(column).double() for column in zip(*self._losses, strict=True)]
+        return torch.stack(columns, dim=1).cpu()
 
     def _run(self, micro: MicroBatch, held: _Held, *, keep: bool, counts: bool) -> tuple[Tensor, ...]:
         values = held.inputs
@@ -126,7 +127,7 @@ class StageRunner:
                 "compute it from the model's output, without detach() and outside torch.no_grad()"
             )
         if counts:
-            self._losses.append(torch.stack((loss_sum.detach().double(), weight.double())))
+            self._losses.append((loss_sum.detach(), weight))
         return loss_sum
 
 
