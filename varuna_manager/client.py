@@ -149,6 +149,9 @@ class Client:
         size_options = [
             ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
             ("grpc.enable_http_proxy", 0),
+            # Its own connection: one shared with an older client would still back off from a manager
+            # that was restarted meanwhile.
+            ("grpc.use_local_subchannel_pool", 1),
         ]
         self._channel = grpc.insecure_channel(address, options=size_options)
         stub: Callable[[grpc.Channel], Any] = client_pb2_grpc.ClientStub
@@ -283,7 +286,8 @@ def _translated(err: grpc.RpcError, address: str) -> VarunaError:
     code = getattr(err, "code", lambda: None)()
     details = getattr(err, "details", lambda: None)() or str(err)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-        return NoManager(f"no manager answers at {address} ({details}); start one with `varuna up`")
+        reason = details.rpartition(": ")[2].strip(" )").lower()  # the rest is gRPC's own history of it
+        return NoManager(f"no manager answers at {address} ({reason}); start one with `varuna up`")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return NoManager(f"the manager at {address} does not answer in time; see its log")
     if code is grpc.StatusCode.NOT_FOUND:

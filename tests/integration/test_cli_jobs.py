@@ -89,7 +89,7 @@ def test_plan_shows_stages_placement_and_source(
     assert "layout 1x1" in shown
     assert "n1:0" in shown
     assert varuna("plan", finished, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["outcome"]["layout"] == {"stages": 1, "replicas": 1}
+    assert json.loads(capsys.readouterr().out)["plan"]["layout"] == {"stages": 1, "replicas": 1}
 
 
 def test_m12_logs_of_a_job_that_never_ran_return_at_once_with_nothing(

@@ -10,7 +10,7 @@ import click
 from varuna_manager import clock, serving
 from varuna_manager.client import Client
 from varuna_manager.config import default_home
-from varuna_runtime.spec.errors import NoManager
+from varuna_runtime.spec.errors import InvalidInput, NoManager
 
 _RETRY_S = 0.5
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 def address_of(manager: str | None) -> str:
     """Return HOST:PORT of the manager meant; NoManager when none was ever started here."""
     if manager:
-        return manager
+        return _checked(manager)
     address = last_address()
     if address is None:
         raise NoManager(
@@ -30,10 +30,23 @@ def address_of(manager: str | None) -> str:
     return address
 
 
+def _checked(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise InvalidInput(f"manager: seen {address!r}, wanted HOST:PORT, such as 127.0.0.1:7070")
+    return address
+
+
 def last_address() -> str | None:
     """Return the address the manager of this home serves at or, if it was killed, served at last."""
     found = serving.read(default_home())
     return None if found is None else found.address
+
+
+def is_served_here(address: str) -> bool:
+    """Return whether the manager at `address` is the living one of this machine's home."""
+    found = serving.read(default_home())
+    return found is not None and found.is_alive and found.address == address
 
 
 def connect(manager: str | None) -> Client:

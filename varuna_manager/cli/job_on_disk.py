@@ -1,7 +1,9 @@
 """A job file with the files and the environment it refers to, checked with the lines of its keys."""
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from varuna_manager import config
 from varuna_runtime.spec.job import JobSpec
@@ -56,6 +58,21 @@ def model_mistakes(located: Located[JobSpec], model: ModelRecord) -> tuple[Mista
             hint="mark more places to cut with CutPoint, or ask for fewer stages",
         ),
     )
+
+
+def store_mistakes(located: Located[JobSpec]) -> tuple[Mistake, ...]:
+    """Return why the checkpoints of a job of this machine's pool cannot go where it says."""
+    url = located.value.checkpoint.store
+    if not url or not url.startswith("file://"):
+        return ()
+    folder = Path(unquote(urlsplit(url).path))
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    try:
+        with tempfile.TemporaryDirectory(dir=there, prefix=".varuna-"):
+            return ()
+    except OSError as err:
+        seen = f"{folder}, which cannot be written to ({there}: {(err.strerror or str(err)).lower()})"
+        return (located.mistake(("checkpoint", "store"), seen=seen, wanted="a folder that can be"),)
 
 
 def _unreadable(path: Path, err: OSError | UnicodeDecodeError) -> Mistake:

@@ -1,11 +1,10 @@
 """`varuna nodes` and `varuna drain`."""
 
-from dataclasses import asdict
-
 import click
 from rich.console import RenderableType
 
 from varuna_manager.cli.connect import connect, user_name
+from varuna_manager.cli.documents import node_document
 from varuna_manager.cli.options import examples, json_option, manager_option
 from varuna_manager.cli.output import console, print_json, seconds
 from varuna_manager.cli.tables import table
@@ -20,7 +19,7 @@ def nodes(*, as_json: bool, manager: str | None) -> None:
     with connect(manager) as client:
         found = client.nodes()
     if as_json:
-        print_json([asdict(node) for node in found])
+        print_json([node_document(node) for node in found])
     else:
         console().print(node_table(found))
 

@@ -1,12 +1,12 @@
 """`varuna plan`, and how a plan and its reasons look."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
 
 from varuna_manager.cli.connect import connect
+from varuna_manager.cli.documents import plan_document
 from varuna_manager.cli.options import examples, json_option, manager_option
 from varuna_manager.cli.output import console, print_json, seconds, size
 from varuna_manager.cli.tables import table
@@ -33,7 +33,7 @@ def plan(job: str, *, as_json: bool, manager: str | None) -> int:
 def show(report: PlanReport, *, as_json: bool) -> int:
     """Print a plan, or why there is none, and return the exit code."""
     if as_json:
-        print_json(asdict(report))
+        print_json(plan_document(report))
     elif isinstance(report.outcome, Infeasible):
         change = f"; {report.outcome.change}" if report.outcome.change else ""
         click.echo(f"no plan: {report.outcome.reason}{change}", err=True)

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
 
 import click
 from rich.console import RenderableType
 from rich.live import Live
 
 from varuna_manager.cli.connect import connect, user_name
+from varuna_manager.cli.documents import job_document
 from varuna_manager.cli.follow import follow
 from varuna_manager.cli.options import examples, json_option, manager_option
 from varuna_manager.cli.output import console, day, minute, print_json, seconds
@@ -40,7 +40,8 @@ def status(job: str | None, *, watch: bool, as_json: bool, manager: str | None) 
     with connect(manager) as client:
         found = (client.job(job),) if job else client.jobs()
     if as_json:
-        print_json(asdict(found[0]) if job else [asdict(each) for each in found])
+        documents = [job_document(each) for each in found]
+        print_json(documents[0] if job else documents)
     else:
         console().print(_details(found[0]) if job else _overview(found))
     return 0

@@ -1,16 +1,17 @@
 """`varuna submit`: from a job file to a job, or to the plan it would get."""
 
+import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from varuna_manager.cli.connect import connect, patiently, user_name
+from varuna_manager.cli.connect import connect, is_served_here, patiently, user_name
 from varuna_manager.cli.follow import follow as follow_job
-from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job
+from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job, store_mistakes
 from varuna_manager.cli.options import examples, follow_option, json_option, manager_option
-from varuna_manager.cli.output import print_json
+from varuna_manager.cli.output import log_to_stderr, print_json
 from varuna_manager.cli.plan import show
 from varuna_manager.cli.scripts import Measured, ScriptRefused, measure
 from varuna_manager.client import Client, PlanReport, Submission
@@ -45,11 +46,14 @@ def submit(
         return _refuse(job)
     with connect(manager) as client:
         client.nodes()  # a missing manager is told before the script is loaded
+        if is_served_here(client.address) and (mistakes := store_mistakes(job.located)):
+            return _refuse(mistakes)
         measured = _measured(job, with_profile=False)
         if mistakes := model_mistakes(job.located, measured.model):
             return _refuse(mistakes)
         if dry_run:
             return show(_dry_run(client, job, measured), as_json=as_json)
+        log_to_stderr()
         bundle = upload(open_store(store or default_home().store_url), job.workdir)
     submission = _submission(job, measured, bundle=bundle.sha256, secrets=job.secrets)
     name = patiently(lambda: _submitted(submission, manager), RETRY_WITHIN_S)
@@ -77,6 +81,8 @@ def _dry_run(client: Client, job: JobOnDisk, measured: Measured) -> PlanReport:
 
 
 def _measured(job: JobOnDisk, *, with_profile: bool) -> Measured:
+    if sys.stderr.isatty():
+        click.echo(f"running {job.spec.entrypoint} up to varuna.train, to learn its model ...", err=True)
     try:
         return measure(job.spec, job.workdir, with_profile=with_profile)
     except ScriptRefused as err:

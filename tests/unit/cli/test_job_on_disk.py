@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job
+from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job, store_mistakes
 from varuna_runtime.spec.jobfile import locate
 from varuna_runtime.spec.model import ModelRecord, SegmentRecord
 from varuna_runtime.spec.yamlfile import Located
@@ -94,3 +94,26 @@ def test_more_stages_than_segments_is_refused_at_its_line() -> None:
 def test_the_example_job_is_valid() -> None:
     example = Path(__file__).parents[3] / "examples" / "gpt" / "job.yaml"
     assert isinstance(read_job(example, {}), JobOnDisk)
+
+
+def store_told(url: str) -> list[str]:
+    located = locate(MINIMAL + f"checkpoint:\n  store: {url}\n", source="job.yaml")
+    assert isinstance(located, Located)
+    return [str(mistake) for mistake in store_mistakes(located)]
+
+
+def test_a_folder_for_checkpoints_that_cannot_be_made_is_refused_at_its_line() -> None:
+    (found,) = store_told("file:///proc/none/below")
+    assert found.startswith("job.yaml:5: checkpoint.store: seen /proc/none/below, which cannot be written to")
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (found,) = store_told(f"file://{tmp_path}/file/below")
+    assert "not a directory" in found
+
+
+def test_looking_at_the_folder_for_checkpoints_leaves_no_trace(tmp_path: Path) -> None:
+    assert store_told(f"file://{tmp_path}/new/folder") == []
+    assert store_told("s3://bucket/prefix") == []
+    assert list(tmp_path.iterdir()) == []

@@ -89,3 +89,15 @@ def test_the_help_of_every_command_ends_with_an_example(
 def test_a_newcomer_is_told_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
     assert root.run(["--help"]) == 0
     assert "\n    varuna up -n 4\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("address", ["nonsense", ":7070", "host:port", "host:"])
+def test_an_address_that_is_none_is_refused(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert root.run(["nodes", "--manager", address]) == root.REFUSED
+    assert capsys.readouterr().err.startswith(f"varuna: manager: seen {address!r}, wanted HOST:PORT")
+
+
+def test_a_manager_that_is_not_there_is_told_in_one_short_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert root.run(["nodes", "--manager", "127.0.0.1:1"]) == root.NO_MANAGER
+    told = "varuna: no manager answers at 127.0.0.1:1 (connection refused); start one with `varuna up`\n"
+    assert capsys.readouterr().err == told
