@@ -8,10 +8,11 @@ from rich.console import Group, RenderableType
 from varuna_manager.cli.connect import connect
 from varuna_manager.cli.documents import plan_document
 from varuna_manager.cli.options import examples, json_option, manager_option
-from varuna_manager.cli.output import console, print_json, seconds, size
+from varuna_manager.cli.output import console, print_json, seconds
 from varuna_manager.cli.tables import table
 from varuna_manager.client import PlanReport
 from varuna_manager.planner.request import Explanation
+from varuna_runtime.spec.amounts import size
 from varuna_runtime.spec.batches import num_micro_batches
 from varuna_runtime.spec.layout import Infeasible, Plan
 

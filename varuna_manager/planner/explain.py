@@ -7,6 +7,7 @@ from varuna_manager.planner.candidates import Shape
 from varuna_manager.planner.memory import in_flight, peak_bytes, residency
 from varuna_manager.planner.request import Explanation, PlanRequest, Rival, StageLine
 from varuna_manager.planner.search import Scored, Searched
+from varuna_runtime.spec.amounts import size
 from varuna_runtime.spec.layout import Plan, Stage
 
 RIVALS_MAX = 12
@@ -76,7 +77,7 @@ def _rival(best: Scored, other: Scored, choices: Sequence[Shape]) -> Rival:
 
 def _reason(best: Scored, other: Scored) -> str:
     if isinf(other.step_s):
-        return f"no cut fits slots of {other.candidate.pool.memory_bytes / 2**30:.3g} GiB"
+        return f"no cut fits slots of {size(other.candidate.pool.memory_bytes)}"
     slower = other.step_s / best.step_s - 1 if best.step_s > 0 else 0.0
     if other.simulation is None:
         return f"cannot be faster: its lower bound is {slower:.1%} above the chosen plan"

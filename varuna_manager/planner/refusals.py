@@ -6,10 +6,9 @@ from varuna_manager.planner.candidates import Shape
 from varuna_manager.planner.pools import SlotPool
 from varuna_manager.planner.request import PlannableNode, PlanRequest
 from varuna_manager.planner.search import least_memory_bytes
+from varuna_runtime.spec.amounts import size as amount
 from varuna_runtime.spec.batches import num_micro_batches
 from varuna_runtime.spec.layout import Infeasible
-
-GIB = 2**30
 
 
 def refused_request(request: PlanRequest, usable: Sequence[PlannableNode]) -> Infeasible | None:
@@ -59,7 +58,7 @@ def refused_memory(request: PlanRequest, choices: Sequence[Shape], found: Sequen
     have = max(pool.memory_bytes for pool in found)
     return Infeasible(
         reason=f"no layout fits: the least demanding, {closest.layout} with micro-batches of {size}, "
-        f"needs {need / GIB:.3g} GiB a slot, the largest slot has {have / GIB:.3g} GiB",
+        f"needs {amount(need)} a slot, the largest slot has {amount(have)}",
         change="add nodes, use nodes with more memory, smaller micro-batches, or more cut points",
     )
 

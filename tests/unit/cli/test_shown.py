@@ -5,9 +5,10 @@ import math
 
 import pytest
 
-from varuna_manager.cli.output import finite, seconds, size
+from varuna_manager.cli.output import finite, seconds
 from varuna_manager.cli.progress import event_line, progress_line
 from varuna_manager.client import EventRecord, JobStatus
+from varuna_runtime.spec.amounts import size
 
 RUNNING = JobStatus(
     job="gpt-1",

@@ -137,6 +137,13 @@ def test_a_model_too_large_for_the_pool_says_how_much_it_needs() -> None:
     assert "1 GiB" in answer.reason
 
 
+def test_little_memory_is_told_in_its_own_unit() -> None:
+    costs = [segment(param_bytes=2**20) for _ in range(4)]
+    answer = refused(request(job(virtual_replicas=1), costs, nodes(2, memory_bytes=2**20)))
+    assert "the largest slot has 1 MiB" in answer.reason
+    assert "GiB" not in answer.reason
+
+
 def test_the_first_plan_chooses_a_micro_batch_that_still_fits_at_the_fewest_nodes() -> None:
     costs = [segment(param_bytes=2**20, saved_bytes=2**26) for _ in range(4)]
     doubled = tuple(replace(cost, saved_bytes=2 * cost.saved_bytes) for cost in costs)
