@@ -60,6 +60,11 @@ class Home:
         """What `varuna up` started."""
         return self.root / "pool.json"
 
+    @property
+    def pool_change(self) -> Path:
+        """Held by the one `varuna up` or `down` that changes the pool."""
+        return self.root / "pool.change"
+
     def node(self, node: str) -> Path:
         """Folder of the agent `node`."""
         return self.root / "nodes" / node

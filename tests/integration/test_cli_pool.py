@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.support.cli import Shell
 from varuna_manager.cli.take_down import orphans
 from varuna_manager.cloud import processes
+from varuna_manager.cloud.pool_file import PoolFile, Role
 
 
 @pytest.fixture
@@ -113,3 +115,31 @@ def test_a_second_manager_for_the_home_is_refused(varuna: Shell) -> None:
     varuna("up", "-n", "0")
     refused = varuna("manager", code=1)
     assert f"already served by the manager with pid {varuna.manager().process.pid}" in refused.err
+
+
+def test_up_three_times_at_once_makes_one_manager_and_the_nodes_once(varuna: Shell) -> None:
+    ups = [subprocess.Popen(varuna.command("up", "-n", "2"), env=varuna.environment) for _ in range(3)]
+    assert [up.wait(120) for up in ups] == [0, 0, 0]
+    assert len(varuna.agents()) == 2
+    assert len(varuna("nodes", "--json").json()) == 2
+
+
+def test_down_while_up_is_at_work_leaves_nothing(varuna: Shell) -> None:
+    up = subprocess.Popen(varuna.command("up", "-n", "2"), env=varuna.environment, stderr=subprocess.PIPE)
+    while not varuna.home.pool_file.exists():
+        assert up.poll() is None
+    varuna("down")
+    up.communicate(timeout=120)
+    varuna("down")
+    assert orphans(varuna.home) == ()
+    assert not varuna.home.pool_file.exists()
+
+
+def test_down_ends_an_agent_that_up_had_no_time_to_record(varuna: Shell) -> None:
+    varuna("up", "-n", "1")
+    (agent,) = varuna.agents()
+    pool = PoolFile(varuna.home.pool_file)
+    with pool.locked() as recorded:
+        pool.write(replace(recorded, started=tuple(s for s in recorded.started if s.role is Role.MANAGER)))
+    varuna("down")
+    assert not processes.is_alive(agent.process)

@@ -10,6 +10,7 @@ from varuna_manager.cli.options import as_bytes, as_seconds, examples
 from varuna_manager.cli.output import console
 from varuna_manager.cli.take_down import end_all
 from varuna_manager.cloud.local import LocalProvider
+from varuna_manager.cloud.pool_file import exclusively
 from varuna_manager.config import default_home
 from varuna_manager.core.words import counted
 
@@ -37,8 +38,9 @@ def up(*, nodes: int, slots: int, memory: int | None, port: int | None, config: 
     Repeat it after anything was killed. It never removes a node; `varuna drain NODE` does.
     """
     home = default_home()
-    address = ensure_manager(home, port, config)
-    added = ensure_nodes(home, address, nodes, NodeShape(slots=slots, memory_bytes=memory))
+    with exclusively(home.pool_change):
+        address = ensure_manager(home, port, config)
+        added = ensure_nodes(home, address, nodes, NodeShape(slots=slots, memory_bytes=memory))
     seen = await_nodes(home, address)
     click.echo(f"manager {address}, state in {home.root}; {counted(len(added), 'new node')}")
     console().print(node_table(seen))
@@ -50,7 +52,10 @@ def down() -> None:
 
     Jobs that are not over stay in the manager's state and go on after the next `varuna up`.
     """
-    told = end_all(default_home())
+    home = default_home()
+    with exclusively(home.pool_change):
+        told = end_all(home)
+        home.pool_change.unlink(missing_ok=True)
     click.echo(f"ended {', '.join(s.name for s in told)}" if told else "nothing was running")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from varuna_manager import clock
 from varuna_manager.cloud import processes
-from varuna_manager.cloud.local import LocalProvider
+from varuna_manager.cloud.local import POOL_MARK, LocalProvider
 from varuna_manager.cloud.pool_file import Started
 from varuna_manager.cloud.processes import ProcessId
 from varuna_manager.home import Home
@@ -43,9 +43,8 @@ def end_all(home: Home) -> tuple[Started, ...]:
 
 
 def orphans(home: Home) -> tuple[ProcessId, ...]:
-    """Return living processes that an agent of this home started; their environment says so."""
-    mark = f"VARUNA_HOME={home.root}".encode()
-    found = (processes.identify(pid) for pid in _own_pids() if _is_marked(pid, mark))
+    """Return living processes of this home's pool, recorded or not; their environment says so."""
+    found = (processes.identify(pid) for pid in _own_pids() if _is_marked(pid, home))
     return tuple(process for process in found if process is not None)
 
 
@@ -58,7 +57,7 @@ def _names(started: tuple[Started, ...]) -> str:
 
 
 def _end_orphans(home: Home) -> None:
-    """The agents' guards end them; if a guard was killed too, we do."""
+    """The agents' guards end them; if a guard was killed too, or `up` before it wrote a record, we do."""
     if _within(GUARD_S, lambda: not orphans(home)):
         return
     for process in orphans(home):
@@ -71,12 +70,15 @@ def _own_pids() -> tuple[int, ...]:
     return tuple(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
 
 
-def _is_marked(pid: int, mark: bytes) -> bool:
+def _is_marked(pid: int, home: Home) -> bool:
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
-    return mark in environment and any(e.startswith(b"VARUNA_INCARNATION=") for e in environment)
+    if f"{POOL_MARK}={home.root}".encode() in environment:
+        return True
+    is_of_agent = any(e.startswith(b"VARUNA_INCARNATION=") for e in environment)
+    return is_of_agent and f"VARUNA_HOME={home.root}".encode() in environment
 
 
 def _remove_run_files(home: Home) -> None:

@@ -36,6 +36,9 @@ def fair_share(machine_bytes: int, num_nodes: int) -> int:
     return machine_bytes * 4 // 5 // max(num_nodes, 8)
 
 
+POOL_MARK = "VARUNA_POOL"
+"""Carried by all that a local pool starts, so that it is found even if its record was never written."""
+
 AgentCommand = Callable[[AgentLaunch, str, str], Sequence[str]]
 """(launch, node, folder of the node) -> command line."""
 
@@ -132,7 +135,7 @@ class LocalProvider:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                env={**os.environ, "VARUNA_HOME": str(self._home.root)},
+                env={**os.environ, "VARUNA_HOME": str(self._home.root), POOL_MARK: str(self._home.root)},
             )
         child.returncode = 0  # detached on purpose: it outlives us and is never waited for
         found = processes.identify(child.pid)

@@ -1,6 +1,7 @@
 """pool.json: what `varuna up` started on this machine. One reader-writer at a time, by file lock."""
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -70,7 +71,25 @@ class PoolFile:
     @contextmanager
     def locked(self) -> Iterator[Pool]:
         """Hold the pool against other processes, and yield it as it is now."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with exclusively(self._path.with_suffix(".lock")):
             yield self.read()
+
+
+@contextmanager
+def exclusively(path: Path) -> Iterator[None]:
+    """Hold `path` as a lock against other processes; who holds it may remove the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with path.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if _is_still_at(path, lock.fileno()):
+                yield
+                return
+
+
+def _is_still_at(path: Path, descriptor: int) -> bool:
+    """Return False when the file was removed while we waited for it: others lock a new one now."""
+    try:
+        return path.stat().st_ino == os.fstat(descriptor).st_ino
+    except FileNotFoundError:
+        return False
