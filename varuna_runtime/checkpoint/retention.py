@@ -14,7 +14,8 @@ _OBJECT = re.compile(r".*/(?P<step>\d{12,})/(g(?P<generation>\d+)/)?[^/]+")
 def prune(store: Store, job: str, *, keep: int, generation: int, up_to: int) -> tuple[str, ...]:
     """Delete what the newest `keep` complete steps do not need, and return the deleted keys.
 
-    Only below step `up_to`, the one that `generation` has just made durable: a save in flight is above it.
+    Only below step `up_to`, the one that `generation` has just saved or failed to: none in flight is below
+    it. What failed saves left must not fill the store for the next ones.
     A manifest goes before its shards. Without a manifest, only shards of this and older generations go:
     they were abandoned. Idempotent; a crash in the middle leaves what the next call deletes.
     """

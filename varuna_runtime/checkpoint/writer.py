@@ -209,8 +209,7 @@ class CheckpointWriter:
         outcome = Outcome(save=save.number, failure=failure)
         self._meeting.announce(outcome)
         self._learn(outcome)
-        if not failure:
-            self._prune(save.step)
+        self._prune(save.step)
 
     def _commit(self, save: _Save) -> str:
         """Return why the step is not durable, or nothing."""
@@ -267,6 +266,7 @@ class CheckpointWriter:
                 self._meeting.report(number, self._record(step, error=error))
                 return
             self._meeting.announce(outcome)
+            self._prune(step)
         except VarunaError as err:
             outcome = Outcome(save=number, failure=f"{outcome.failure}; {err}")
         self._learn(outcome)

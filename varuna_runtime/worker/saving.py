@@ -58,6 +58,7 @@ class Saver:
         self._on_durable = on_durable
         self._durable_step = -1
         self._begun_step = -1
+        self._last_failure = ""
 
     @property
     def is_due(self) -> bool:
@@ -82,6 +83,7 @@ class Saver:
                     self._engine.mark_durable(news.step)
                     self._on_durable(news.step)
                 case SaveFailed():
+                    self._last_failure = news.reason
                     print(f"varuna: step {news.step} was not saved: {news.reason}", flush=True)  # noqa: T201
 
     def settle(self) -> None:
@@ -93,7 +95,8 @@ class Saver:
             self.begin()
             self._flush()
         if self._durable_step != self._engine.step:
-            raise StoreError(f"step {self._engine.step} could not be saved in {_ATTEMPTS} attempts")
+            step, reason = self._engine.step, self._last_failure
+            raise StoreError(f"step {step} could not be saved in {_ATTEMPTS} attempts: {reason}")
 
     def _flush(self) -> None:
         if not self._writer.flush(_FLUSH_S):

@@ -166,6 +166,21 @@ def test_a_store_failure_is_reported_and_the_next_save_succeeds(failing: int) ->
     assert complete_steps(ObjectStore(inner), "job") == (2,)
 
 
+@pytest.mark.parametrize("failing", [0, 1])
+def test_failed_saves_do_not_fill_the_store(failing: int) -> None:
+    """One rank's share is written each time; only that of the newest failed step may stay."""
+    inner = MemoryStore()
+    broken = FailingStore(inner)
+    stores = [broken if rank == failing else ObjectStore(inner) for rank in range(2)]
+    ranks = Ranks(stores, layout=PAIR, model=MODEL)
+    for step in (1, 2, 3):
+        ranks.begin(step, state(MODEL, step))
+        ranks.settle()
+    ranks.close()
+    left = [step for step in (1, 2, 3) if ObjectStore(inner).list(checkpoint_prefix("job", step))]
+    assert left == [3]
+
+
 def test_an_error_nobody_expected_fails_the_save_and_not_the_thread(store: Store) -> None:
     ranks = Ranks(store, layout=Layout(stages=1, replicas=1), model=MODEL)
     values = state(MODEL, 1)
