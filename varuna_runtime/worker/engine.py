@@ -3,6 +3,7 @@
 It never blocks: whoever drives it decides when to wait for messages.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -236,6 +237,8 @@ class RankEngine:
                 f"step {self._step}: the gradients are not finite (norm {norm}, loss {totals.loss}); "
                 "the step was not applied. Lower the learning rate, or clip the gradients"
             )
+        if not math.isfinite(totals.loss):
+            raise StepDiverged(f"step {self._step}: the loss is {totals.loss}; the step was not applied")
         if limit is not None and (factor := clip_coefficient(norm, limit)) < 1.0:
             self._built.gradients.scale(factor)
         learning_rate = self._built.optimizer.learning_rate

@@ -30,6 +30,7 @@ class Look:
     """What is there at a moment; keeps it alive, so that no new object can pass for an old one."""
 
     tensors: list[tuple[str, Tensor, int]]  # with their versions
+    shapes: list[tuple[bool, int, int, int]]  # of each module: in training, numbers of what it holds
     attributes: dict[str, Parts]
     copies: list[tuple[str, Tensor, Tensor]]  # name, tensor, and its values then
 
@@ -43,6 +44,7 @@ class Watch:
 
     def __init__(self, module: nn.Module) -> None:
         self._tensors = _owned_tensors(module)
+        self._parts = list(module.named_modules())
         self._modules = [
             (f"{name}." if name else "", vars(part), _OF_TORCH | _hook_names(part))
             for name, part in module.named_modules()
@@ -66,6 +68,9 @@ class Watch:
             for (name, t, version), (_, now, now_version) in zip(before.tensors, after.tensors, strict=True)
             if t is not now or version != now_version
         }
+        if before.shapes != after.shapes:
+            pairs = zip(self._parts, before.shapes, after.shapes, strict=True)
+            changed |= {_described(name, was, now) for (name, _), was, now in pairs if was != now}
         if before.attributes != after.attributes:
             names = before.attributes.keys() | after.attributes.keys()
             changed |= {n for n in names if before.attributes.get(n) != after.attributes.get(n)}
@@ -78,6 +83,10 @@ class Watch:
             tensor = owner.get(key)
             here = _ABSENT if tensor is None else tensor
             tensors.append((name, here, here._version))
+        shapes = [
+            (part.training, len(part._parameters), len(part._buffers), len(part._modules))
+            for _, part in self._parts
+        ]
         visited: set[int] = set()
         attributes = {
             prefix + key: tuple(_parts(value, _MAX_DEPTH, visited))
@@ -85,7 +94,12 @@ class Watch:
             for key, value in held.items()
             if key not in others
         }
-        return Look(tensors, attributes, [])
+        return Look(tensors, shapes, attributes, [])
+
+
+def _described(name: str, was: tuple[bool, int, int, int], now: tuple[bool, int, int, int]) -> str:
+    what = "training" if was[0] != now[0] else "the set of parameters, buffers and modules"
+    return f"{what} of {name}" if name else what
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,5 +1,6 @@
 """One segment as its own autograd graph: forward and backward of one micro-batch, nothing of schedules."""
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ _EXPLAINED = {
     "device meta": (
         "A lambda, partial or closure made in the constructor still holds the module it was made in, "
         "which has no values; use a method instead"
+    ),
+    r"^forward\(\) takes": (  # the name of a traced forward; those of modules are qualified
+        "A forward with CutPoints keeps the defaults of its arguments: take the default from an argument "
+        "that `inputs` is to give"
     ),
 }
 
@@ -104,8 +109,8 @@ class SegmentRunner:
     def _called(self, given: tuple[Tensor, ...]) -> object:
         try:
             return self.module(*given)
-        except RuntimeError as err:  # two of torch's complaints need our half of the story
-            reason = next((reason for sign, reason in _EXPLAINED.items() if sign in str(err)), None)
+        except (RuntimeError, TypeError) as err:  # some complaints need our half of the story
+            reason = next((reason for sign, reason in _EXPLAINED.items() if re.search(sign, str(err))), None)
             if reason is None:
                 raise
             raise ModelRefused(f"forward of segment {self.index}: {err} {reason}") from err

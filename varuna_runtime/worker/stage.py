@@ -137,7 +137,8 @@ def weighted_sum(loss: object, rows: int) -> tuple[Tensor, Tensor]:
         return loss.reshape(()) * rows, torch.tensor(float(rows), device=loss.device)
     if isinstance(loss, tuple | list) and len(loss) == 2 and isinstance(loss[0], Tensor):
         loss_sum, weight = loss
-        if loss_sum.numel() == 1 and torch.as_tensor(weight).numel() == 1:
+        is_number = isinstance(weight, Tensor | int | float)
+        if is_number and loss_sum.numel() == 1 and torch.as_tensor(weight).numel() == 1:
             weight = torch.as_tensor(weight, device=loss_sum.device).detach()
             return loss_sum.reshape(()), weight.reshape(())
     raise ModelRefused(

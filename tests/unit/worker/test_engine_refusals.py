@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from tests.support import toys
 from tests.support.driver import drive
 from tests.support.fleet import NO_STEP, Fleet
+from varuna_runtime.partition import CutPoint
 from varuna_runtime.spec.errors import InvalidInput, ModelRefused, PeerLost, StepDiverged
 from varuna_runtime.spec.job import Exactness
 from varuna_runtime.worker.engine import RankEngine
@@ -84,6 +85,35 @@ def test_a_micro_batch_without_weight_may_have_a_constant_loss() -> None:
         return output.square().sum(), torch.tensor(float(len(output)))
 
     assert Fleet(toys.mlp_training(loss=loss), "2x1").train(1).steps[0].record.weight == 10.0
+
+
+def test_a_weight_that_is_no_number_is_refused() -> None:
+    training = toys.mlp_training(loss=lambda output, batch: (output.sum(), "many"))
+    with pytest.raises(ModelRefused, match="the loss returned"):
+        Fleet(training, "1x1").train(1)
+
+
+def test_a_loss_that_is_not_finite_is_not_applied_even_with_finite_gradients() -> None:
+    training = toys.mlp_training(loss=lambda output, batch: output.sum() + float("nan"))
+    with pytest.raises(StepDiverged, match="step 0: the loss is nan"):
+        Fleet(training, "1x1").train(1)
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(toys.WIDTH, 4), nn.Linear(4, 3)
+        self.cut = CutPoint()
+
+    def forward(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
+        values = self.cut(self.first(values))
+        return self.last(values if mask is None else values * mask)
+
+
+def test_an_input_for_an_argument_with_a_default_is_refused_with_advice() -> None:
+    training = toys.mlp_training(model=Masked, inputs=lambda batch: (batch[0], torch.ones(())))
+    with pytest.raises(ModelRefused, match="keeps the defaults of its arguments"):
+        Fleet(training, "1x1").train(1)
 
 
 class ChangesInput(nn.Module):

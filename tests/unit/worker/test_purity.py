@@ -60,6 +60,24 @@ CHANGES: dict[str, tuple[str, Callable[[Stateful], object]]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.scale.eval(), "training of 0.scale"),
+        (
+            lambda m: m.register_buffer("new", torch.ones(1)),
+            "the set of parameters, buffers and modules of 0",
+        ),
+    ],
+)
+def test_a_change_of_the_module_itself_is_seen(change: Callable[[Stateful], object], message: str) -> None:
+    module = nn.Sequential(Stateful(change))
+    watch = Watch(module)
+    before = watch.look(())
+    module(torch.ones(2, 3))
+    assert watch.changes(before, ()) == [message]
+
+
 @pytest.mark.parametrize("kind", CHANGES)
 def test_a_change_is_seen_by_name(kind: str) -> None:
     name, change = CHANGES[kind]
