@@ -71,3 +71,17 @@ def test_t7_t14_a_pool_that_shrinks_to_nothing_and_a_checkpoint_torn_meanwhile(
     os.truncate(newest, newest.stat().st_size // 2)
     lent.up(1)
     succeeded(lent, job, truth)
+
+
+@pytest.mark.timeout(400)
+def test_m5_a_cancel_is_honoured_by_the_manager_that_follows_a_killed_one(
+    lent: Pool, tmp_path: pathlib.Path
+) -> None:
+    lent.up(2)
+    job = lent.submit(copy_job("tiny", tmp_path / "job", env=SLOW))
+    lent.wait(job, lambda s: step_of(s) > 3)
+    lent.run("cancel", job)
+    kill(lent.manager_pid())
+    lent.up(2)
+    assert lent.wait_end(job)["state"] == "cancelled"
+    wait_until(lambda: not lent.worker_pids(), "workers of a cancelled job go on")
