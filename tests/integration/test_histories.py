@@ -4,8 +4,10 @@ import pathlib
 
 import pytest
 
-from tests.support.histories import Truth, final_state, survive, undisturbed
-from tests.support.pool import copy_job, pool
+from tests.support.histories import STEPS, Truth, final_state, survive, undisturbed
+from tests.support.pool import copy_job, kill, pool, wait_until
+from varuna_runtime.checkpoint import complete_steps
+from varuna_runtime.store import open_store
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +42,23 @@ def test_layouts_as_real_processes_end_in_the_same_bits(tmp_path: pathlib.Path, 
     reference = states[1, 1]
     assert any(name.startswith("optim:") for name in reference)
     assert all(state == reference for state in states.values())
+
+
+@pytest.mark.timeout(400)
+def test_steps_committed_while_no_manager_listened_outlive_the_node_that_reported_them(
+    tmp_path: pathlib.Path, truth: Truth
+) -> None:
+    folder = copy_job("tiny", tmp_path / "job", env='{STEP_PAUSE_S: "0.03"}')
+    with pool(tmp_path / "home") as lent:
+        lent.up(1)
+        job = lent.submit(folder)
+        told = int(str(lent.wait(job, lambda s: int(str(s["step"])) > 10)["step"]))
+        kill(lent.manager_pid())
+        store = open_store(f"file://{lent.home}/store")
+        wait_until(lambda: max(complete_steps(store, job), default=0) > told + 20, "no step became durable")
+        (agent,) = lent.node_pids().values()
+        kill(agent)
+        lent.up(1)
+        lent.wait_end(job)
+        losses = {int(str(r["step"])): r["loss_hex"] for r in lent.json("steps", job)}
+        assert [losses.get(step) for step in range(STEPS)] == list(truth.losses), lent.trail(job)

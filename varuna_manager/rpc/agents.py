@@ -165,7 +165,7 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
         at_s = self._clock.now_s()
         match message.WhichOneof("body"):
             case "rank":
-                return [(e, self._profile_rows(e)) for e in translate.rank_events(message.rank, at_s)]
+                return [(e, self._rows(e, message.rank)) for e in translate.rank_events(message.rank, at_s)]
             case "steps":
                 known = message.steps.job in self._consumer.state.jobs
                 seen = translate.steps(message.steps, at_s) if known else ()
@@ -197,14 +197,18 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
             )
         )
 
-    def _profile_rows(self, event: events.Durable) -> Batch:
-        """Keep a measured profile for later jobs of the same workload."""
-        job = self._consumer.state.jobs.get(event.job) if isinstance(event, events.ProfileReady) else None
-        if job is None or not isinstance(event, events.ProfileReady):
-            return Batch()
-        row = ProfileRow(
-            workload=job.workload,
-            device_kind=event.profile.device_kind,
-            profile_json=canonical.dumps(event.profile),
-        )
-        return Batch(profiles=(row,))
+    def _rows(self, event: events.Durable, report: agent_pb2.RankReport) -> Batch:
+        """Keep a measured profile for later jobs of the same workload, and steps told again."""
+        job = self._consumer.state.jobs.get(report.job)
+        match event:
+            case events.ProfileReady(profile=profile) if job is not None:
+                row = ProfileRow(
+                    workload=job.workload,
+                    device_kind=profile.device_kind,
+                    profile_json=canonical.dumps(profile),
+                )
+                return Batch(profiles=(row,))
+            case events.RankActive() if job is not None:
+                return Batch(steps=translate.earlier_steps(report, event.at_s))
+            case _:
+                return Batch()

@@ -91,18 +91,25 @@ def rank_events(report: agent_pb2.RankReport, at_s: float) -> tuple[events.Durab
 
 def steps(report: agent_pb2.StepReport, at_s: float) -> tuple[events.StepSeen, ...]:
     """Return the committed steps of a report."""
-    return tuple(
-        events.StepSeen(
-            at_s=at_s,
-            job=report.job,
-            generation=report.generation,
-            step=s.step,
-            loss=s.loss,
-            samples=s.samples,
-            step_s=s.step_s,
-            loss_hex=s.loss_hex,
-        )
-        for s in report.steps
+    return tuple(_step(step, report.job, report.generation, at_s) for step in report.steps)
+
+
+def earlier_steps(report: agent_pb2.RankReport, at_s: float) -> tuple[StepRow, ...]:
+    """Return the steps a rank tells again out of its checkpoint; those already recorded are known by key."""
+    told = report.active.earlier
+    return tuple(step_row(_step(c.step, report.job, c.generation, at_s)) for c in told if c.generation)
+
+
+def _step(step: common_pb2.StepDone, job: str, generation: int, at_s: float) -> events.StepSeen:
+    return events.StepSeen(
+        at_s=at_s,
+        job=job,
+        generation=generation,
+        step=step.step,
+        loss=step.loss,
+        samples=step.samples,
+        step_s=step.step_s,
+        loss_hex=step.loss_hex,
     )
 
 

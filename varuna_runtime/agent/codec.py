@@ -99,7 +99,11 @@ def rank_report(key: r.RankKey, report: r.RankReport) -> agent_pb2.AgentMessage:
         case r.Ready():
             body.ready.SetInParent()
         case r.Active():
-            body.active.CopyFrom(agent_pb2.Active(step=report.step))
+            earlier = [
+                common_pb2.CommittedStep(generation=c.generation, step=_wire_step(c.step))
+                for c in report.earlier
+            ]
+            body.active.CopyFrom(agent_pb2.Active(step=report.step, earlier=earlier))
         case r.Durable():
             body.durable.CopyFrom(common_pb2.Durable(step=report.step, manifest_key=report.manifest_key))
         case r.Drained():
@@ -119,21 +123,22 @@ def rank_report(key: r.RankKey, report: r.RankReport) -> agent_pb2.AgentMessage:
 
 def step_report(key: r.RankKey, steps: list[r.StepDone]) -> agent_pb2.AgentMessage:
     """Return a message without seq."""
-    done = [
-        common_pb2.StepDone(
-            step=s.step,
-            loss_hex=s.loss_hex,
-            loss=s.loss,
-            weight=s.weight,
-            samples=s.samples,
-            step_s=s.step_s,
-            grad_norm=s.grad_norm,
-            learning_rate=s.learning_rate,
-        )
-        for s in steps
-    ]
+    done = [_wire_step(step) for step in steps]
     report = agent_pb2.StepReport(job=key.job, generation=key.generation, steps=done)
     return agent_pb2.AgentMessage(steps=report)
+
+
+def _wire_step(step: r.StepDone) -> common_pb2.StepDone:
+    return common_pb2.StepDone(
+        step=step.step,
+        loss_hex=step.loss_hex,
+        loss=step.loss,
+        weight=step.weight,
+        samples=step.samples,
+        step_s=step.step_s,
+        grad_norm=step.grad_norm,
+        learning_rate=step.learning_rate,
+    )
 
 
 def gone(job: str, generation: int) -> agent_pb2.AgentMessage:
@@ -197,7 +202,9 @@ def _report(message: worker_pb2.WorkerProgress) -> r.RankReport | None:
         case "ready":
             return r.Ready()
         case "active":
-            return r.Active(step=message.active.step)
+            active = message.active
+            earlier = (r.CommittedStep(generation=c.generation, step=_step(c.step)) for c in active.earlier)
+            return r.Active(step=active.step, earlier=tuple(earlier))
         case "durable":
             return r.Durable(step=message.durable.step, manifest_key=message.durable.manifest_key)
         case "drained":

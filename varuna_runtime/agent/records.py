@@ -80,10 +80,33 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone:
+    """A committed step."""
+
+    step: int
+    loss_hex: str
+    loss: float
+    weight: float
+    samples: int
+    step_s: float
+    grad_norm: float | None
+    learning_rate: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedStep:
+    """A step told again, out of a checkpoint; `generation` committed it."""
+
+    generation: int
+    step: StepDone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Active:
     """The first step begins."""
 
     step: int
+    earlier: tuple[CommittedStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,20 +143,6 @@ class Failed:
     exit_code: int | None = None
     signal: int | None = None
     peer_rank: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepDone:
-    """A committed step."""
-
-    step: int
-    loss_hex: str
-    loss: float
-    weight: float
-    samples: int
-    step_s: float
-    grad_norm: float | None
-    learning_rate: float | None
 
 
 RankReport = Prepared | Ready | Active | Durable | Drained | Finished | Failed

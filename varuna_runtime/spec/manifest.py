@@ -34,6 +34,7 @@ class LossRecord:
     loss_hex: str
     weight: float
     samples: int
+    generation: int = 0  # that committed it; 0: a lone run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class TrainerState:
     optimizer_groups: str
     scheduler: str
     stream_cursor: str
-    losses: tuple[LossRecord, ...]  # since the previous durable step
+    losses: tuple[LossRecord, ...]  # of the last steps, so that none is lost with the node that reported it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

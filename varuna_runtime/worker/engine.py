@@ -4,6 +4,7 @@ It never blocks: whoever drives it decides when to wait for messages.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -37,6 +38,7 @@ from varuna_runtime.worker.training import ResolvedTraining, Training
 from varuna_runtime.worker.weights import segment_digest
 
 T = TypeVar("T")
+KEPT_LOSSES = 512  # in every checkpoint; bounds what a pool may lose of the record while no manager listens
 StateTensors = Mapping[int, Mapping[str, Tensor]]  # by segment, then `param:`, `buffer:` or `optim:` name
 
 
@@ -60,6 +62,7 @@ class RankEngine:
         link: Link,
         *,
         device: torch.device | None = None,
+        generation: int = 0,
     ) -> None:
         """Build the stage of `link.rank` with initial weights; `load` replaces them."""
         layout = plan.layout
@@ -76,7 +79,8 @@ class RankEngine:
             training, plan, link, self._source, self._built.runner, settings, self._device
         )
         self._step = 0
-        self._losses: list[LossRecord] = []
+        self._generation = generation
+        self._losses: deque[LossRecord] = deque(maxlen=KEPT_LOSSES)
         self._wants_drain = self._wants_checkpoint = False
         self._running: Stepping[StepDone] | None = None
 
@@ -147,7 +151,7 @@ class RankEngine:
             optimizer_groups=optimizer.groups_text(),
             scheduler=optimizer.scheduler_text(),
             stream_cursor=self._source.cursor(),
-            losses=tuple(self._losses),
+            losses=self.losses,
         )
         return EngineState(segments=segments, trainer=trainer)
 
@@ -162,11 +166,12 @@ class RankEngine:
         self._built.optimizer.load(known, groups=trainer.optimizer_groups, scheduler=trainer.scheduler)
         if trainer.step:
             self._source.restore(trainer.stream_cursor)
-        self._step, self._losses, self._running = trainer.step, list(trainer.losses), None
+        self._step, self._losses, self._running = trainer.step, deque(trainer.losses, KEPT_LOSSES), None
 
-    def mark_durable(self, step: int) -> None:
-        """Drop the loss records that the manifest of `step` committed steps holds."""
-        self._losses = [record for record in self._losses if record.step >= step]
+    @property
+    def losses(self) -> tuple[LossRecord, ...]:
+        """Losses of the last committed steps, those out of the checkpoint included."""
+        return tuple(self._losses)
 
     def _run_step(self) -> Stepping[StepDone]:
         step, num_samples = self._step, self._source.num_samples(self._step)
@@ -246,7 +251,11 @@ class RankEngine:
         self._built.statistics.commit()
         self._source.commit(self._step)
         record = LossRecord(
-            step=self._step, loss_hex=totals.loss.hex(), weight=totals.weight, samples=num_samples
+            step=self._step,
+            loss_hex=totals.loss.hex(),
+            weight=totals.weight,
+            samples=num_samples,
+            generation=self._generation,
         )
         self._losses.append(record)
         self._step += 1

@@ -80,7 +80,6 @@ class Saver:
                 case Durable():
                     self._durable_step = max(self._durable_step, news.step)
                     self._policy.learnt(news)
-                    self._engine.mark_durable(news.step)
                     self._on_durable(news.step)
                 case SaveFailed():
                     self._last_failure = news.reason

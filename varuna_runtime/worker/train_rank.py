@@ -6,7 +6,7 @@ from varuna_runtime.checkpoint import TcpStoreExchange
 from varuna_runtime.checkpoint.exchange import KeyValueStore
 from varuna_runtime.checkpoint.writer import CheckpointWriter
 from varuna_runtime.partition import PartitionedModel
-from varuna_runtime.spec.manifest import manifest_key
+from varuna_runtime.spec.manifest import LossRecord, manifest_key
 from varuna_runtime.store import open_store
 from varuna_runtime.wire.v1 import common_pb2, worker_pb2
 from varuna_runtime.worker import clock
@@ -47,6 +47,7 @@ class TrainRank:
             order.plan,
             self._link,
             device=self._device,
+            generation=order.generation,
         )
         self._resumption = Resumption(self._store, order.job, order.model, self._engine, self._device)
         self._saver: Saver
@@ -69,7 +70,8 @@ class TrainRank:
 
     def run(self) -> LastWord:
         """Run step by step until the end, or until all ranks agree to stop."""
-        active = worker_pb2.WorkerActive(step=self._engine.step)
+        earlier = [_told_again(loss) for loss in self._engine.losses] if self._order.rank == 0 else []
+        active = worker_pb2.WorkerActive(step=self._engine.step, earlier=earlier)
         self._progress.tell(worker_pb2.WorkerProgress(active=active))
         while self._engine.step < self._engine.num_steps:
             done = self._step()
@@ -130,6 +132,18 @@ class TrainRank:
         if self._order.rank == 0:
             durable = common_pb2.Durable(step=step, manifest_key=manifest_key(self._order.job, step))
             self._progress.tell(worker_pb2.WorkerProgress(durable=durable))
+
+
+def _told_again(loss: LossRecord) -> common_pb2.CommittedStep:
+    """Tell a step out of the checkpoint: the node that first did may be gone, unheard."""
+    step = common_pb2.StepDone(
+        step=loss.step,
+        loss_hex=loss.loss_hex,
+        loss=float.fromhex(loss.loss_hex),
+        weight=loss.weight,
+        samples=loss.samples,
+    )
+    return common_pb2.CommittedStep(generation=loss.generation, step=step)
 
 
 def _told(done: StepDone, step_s: float) -> common_pb2.StepDone:

@@ -27,12 +27,10 @@ def test_a_request_in_the_middle_of_a_step_is_carried_by_its_vote() -> None:
     assert engine.run_step().drain
 
 
-def test_losses_stay_in_the_state_until_a_durable_step_holds_them() -> None:
-    fleet = Fleet(toys.mlp_training(), "1x2")
-    fleet.train(3)
-    for engine in fleet.engines:
-        engine.mark_durable(2)
-    assert [record.step for record in fleet.snapshot().trainer.losses] == [2]
+def test_a_checkpoint_holds_the_losses_of_the_last_steps_also_from_before_it_was_loaded() -> None:
+    fleet, other = Fleet(toys.mlp_training(), "1x2"), Fleet(toys.mlp_training(), "2x1")
+    other.resume(fleet.train(2))
+    assert [record.step for record in other.train(1).trainer.losses] == [0, 1, 2]
 
 
 def test_the_learning_rate_is_the_one_the_step_used() -> None:

@@ -108,10 +108,12 @@ class Ready(_message.Message):
     def __init__(self) -> None: ...
 
 class Active(_message.Message):
-    __slots__ = ("step",)
+    __slots__ = ("step", "earlier")
     STEP_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     step: int
-    def __init__(self, step: _Optional[int] = ...) -> None: ...
+    earlier: _containers.RepeatedCompositeFieldContainer[_common_pb2.CommittedStep]
+    def __init__(self, step: _Optional[int] = ..., earlier: _Optional[_Iterable[_Union[_common_pb2.CommittedStep, _Mapping]]] = ...) -> None: ...
 
 class StepReport(_message.Message):
     __slots__ = ("job", "generation", "steps")

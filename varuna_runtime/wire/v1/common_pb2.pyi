@@ -1,6 +1,7 @@
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -76,6 +77,14 @@ class StepDone(_message.Message):
     grad_norm: float
     learning_rate: float
     def __init__(self, step: _Optional[int] = ..., loss_hex: _Optional[str] = ..., loss: _Optional[float] = ..., weight: _Optional[float] = ..., samples: _Optional[int] = ..., step_s: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ...) -> None: ...
+
+class CommittedStep(_message.Message):
+    __slots__ = ("generation", "step")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    step: StepDone
+    def __init__(self, generation: _Optional[int] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ...) -> None: ...
 
 class Durable(_message.Message):
     __slots__ = ("step", "manifest_key")

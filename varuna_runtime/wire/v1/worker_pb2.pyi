@@ -120,7 +120,9 @@ class WorkerReady(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerActive(_message.Message):
-    __slots__ = ("step",)
+    __slots__ = ("step", "earlier")
     STEP_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     step: int
-    def __init__(self, step: _Optional[int] = ...) -> None: ...
+    earlier: _containers.RepeatedCompositeFieldContainer[_common_pb2.CommittedStep]
+    def __init__(self, step: _Optional[int] = ..., earlier: _Optional[_Iterable[_Union[_common_pb2.CommittedStep, _Mapping]]] = ...) -> None: ...
