@@ -1,6 +1,5 @@
 """Ending exactly what `varuna up` started, and what its agents started, whatever was killed before."""
 
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from varuna_manager.cloud.local import POOL_MARK, LocalProvider
 from varuna_manager.cloud.pool_file import Started
 from varuna_manager.cloud.processes import ProcessId
 from varuna_manager.home import Home
+from varuna_runtime.agent import sockets
 from varuna_runtime.spec.errors import VarunaError
 
 GRACE_S = 10.0
@@ -82,8 +82,8 @@ def _is_marked(pid: int, home: Home) -> bool:
 
 
 def _remove_run_files(home: Home) -> None:
-    for run in home.root.glob("nodes/*/run"):
-        shutil.rmtree(run, ignore_errors=True)
+    for node in home.root.glob("nodes/*"):
+        sockets.remove_all(node)
     home.pool_file.with_suffix(".lock").unlink(missing_ok=True)
 
 

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from varuna_runtime.agent.sockets import OUTSIDE_PREFIX
 from varuna_runtime.spec.errors import InvalidInput
 
 _SOCKET_PATH_LIMIT = 100  # sun_path holds 107 bytes
@@ -44,10 +45,10 @@ class Folders:
 
 
 def folders(home: Path, incarnation: str) -> Folders:
-    """Return the folders; the caller makes `run` private. A deep home gets its sockets under the temp dir."""
+    """Return the folders; `sockets.make` makes `run`. A deep home gets its sockets under the temp dir."""
     run = home / "run" / incarnation[:8]
     if len(os.fsencode(run)) + len("/r0000-000000.sock") > _SOCKET_PATH_LIMIT:
-        run = Path(os.environ.get("TMPDIR", "/tmp")) / f"varuna-{incarnation[:12]}"
+        run = Path(os.environ.get("TMPDIR", "/tmp")) / f"{OUTSIDE_PREFIX}{incarnation[:12]}"
     return Folders(bundles=home / "bundles", logs=home / "logs", run=run, notice=home / "notice.json")
 
 

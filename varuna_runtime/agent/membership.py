@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from varuna_runtime.agent import actions as a
-from varuna_runtime.agent import clock, codec
+from varuna_runtime.agent import clock, codec, sockets
 from varuna_runtime.agent import events as e
 from varuna_runtime.agent import records as r
 from varuna_runtime.agent.config import AgentConfig, folders
@@ -70,7 +70,7 @@ class Membership:
         """Be a member until fenced, told to leave, or stopped; nothing is left afterwards."""
         for folder in (self._folders.logs, self._folders.bundles):
             folder.mkdir(parents=True, exist_ok=True)
-        self._folders.run.mkdir(parents=True, mode=0o700)
+        sockets.make(self._config.home, self._folders.run)
         try:
             await self._guard.start()
             async with asyncio.TaskGroup() as self._tasks:
