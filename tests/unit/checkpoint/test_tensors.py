@@ -88,7 +88,8 @@ def test_a_segment_without_tensors_comes_back_empty(store: Store) -> None:
 def test_loaded_tensors_can_be_trained_on(store: Store) -> None:
     saved(store, 1)
     loaded = load_segments(store, read_manifest(store, "job", 1), [0], "cpu")
-    loaded[0]["param:0.w0"].add_(1.0)
+    before = loaded[0]["param:0.w0"].clone()
+    assert loaded[0]["param:0.w0"].add_(1.0).equal(before + 1.0)
 
 
 def test_a_damaged_shard_is_refused_by_key(store: Store) -> None:
