@@ -129,15 +129,18 @@ def test_a_signal_while_the_script_is_inspected_leaves_nothing(
     )
     scratch = folder / "tmp"
     scratch.mkdir()
-    submitting = subprocess.Popen(
+    with subprocess.Popen(
         up.command("submit", str(folder / "job.yaml")),
         env={**up.environment, "TMPDIR": str(scratch)},
         start_new_session=True,
-    )
-    pid = folder / "pid"
-    eventually(lambda: pid.exists() and pid.read_text())
-    assert list(scratch.glob("varuna-*"))
-    submitting.send_signal(number)
-    assert submitting.wait(30) == code
+    ) as submitting:
+        try:
+            pid = folder / "pid"
+            eventually(lambda: pid.exists() and pid.read_text())
+            assert list(scratch.glob("varuna-*"))
+            submitting.send_signal(number)
+            assert submitting.wait(30) == code
+        finally:
+            submitting.kill()
     eventually(lambda: not Path(f"/proc/{pid.read_text()}").exists())
     assert list(scratch.glob("varuna-*")) == []
