@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def heeded_signals() -> Iterator[None]:
-    """Shells and nohup start programs that ignore SIGINT or SIGHUP, and children inherit it: undo that here."""
+    """Heed SIGINT and SIGHUP: shells and nohup start programs, and so their children, that ignore them."""
     defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     ignored = [number for number in defaults if signal.getsignal(number) is signal.SIG_IGN]
     for number in ignored:
