@@ -140,9 +140,9 @@ class LauncherProcess:
             job_json=self._order.job_json.decode(),
         )
         self._send(order)
-        await self._listen(reader)
+        nonsense = await self._listen(reader)
         self._writer.close()  # a launcher that only stopped making sense ends by this
-        return f"the launcher ended with {_how(await process.wait())}"
+        return f"the launcher ended with {_how(await process.wait())}{nonsense}"
 
     async def _set_up(self, workdir: Path) -> bool:
         """Run the setup command once per bundle on this node; a marker file remembers success."""
@@ -200,10 +200,15 @@ class LauncherProcess:
         ours["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # its fork handlers hang data loaders' forks in a worker
         return child_environment() | self._order.spec.env | self._order.secrets | ours
 
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(ConnectionError, InvalidInput):
+    async def _listen(self, reader: asyncio.StreamReader) -> str:
+        """Hear the launcher out; return what made no sense, to be added to how it ended."""
+        with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
-                self._heard(launch.decode(line))
+                try:
+                    self._heard(launch.decode(line))
+                except InvalidInput as err:
+                    return f" after it wrote {line[:80]!r}: {err}"
+        return ""
 
     def _heard(self, message: launch.Message) -> None:
         match message:

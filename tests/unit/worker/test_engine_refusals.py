@@ -159,7 +159,8 @@ def test_a_data_set_with_a_generator_of_its_own_is_refused_in_the_first_step(lay
 
 
 def test_statistical_exactness_takes_any_data_set() -> None:
-    Fleet(toys.mlp_training(dataset=OwnRandom()), "1x2", exactness=Exactness.STATISTICAL).train(1)
+    fleet = Fleet(toys.mlp_training(dataset=OwnRandom()), "1x2", exactness=Exactness.STATISTICAL)
+    assert fleet.train(1).trainer.step == 1
 
 
 class Failing:
