@@ -7,7 +7,7 @@ import structlog
 
 from varuna_manager import snapshots
 from varuna_manager.clock import Clock
-from varuna_manager.cloud.provider import NodeState, Provider, ProviderError
+from varuna_manager.cloud.provider import InstancePhase, Provider, ProviderError
 from varuna_manager.consumer import Consumer
 from varuna_manager.core.events import NodeLeft, Ticked
 from varuna_manager.persistence import Database
@@ -58,12 +58,12 @@ async def report_gone(provider: Provider, consumer: Consumer, clock: Clock) -> s
     """
     try:
         async with asyncio.timeout(_POLL_TIMEOUT_S):
-            nodes = await asyncio.to_thread(provider.list_nodes)
+            reading = await asyncio.to_thread(provider.read, clock.now_s())
     except (ProviderError, TimeoutError) as err:
         return str(err) or f"no answer within {_POLL_TIMEOUT_S:g} s"
-    for seen in nodes:
+    for seen in reading.instances:
         node = consumer.state.nodes.get(seen.node)
-        if seen.state is NodeState.GONE and node is not None and not node.is_gone:
+        if seen.phase is InstancePhase.GONE and node is not None and not node.is_gone:
             await consumer.post(
                 NodeLeft(at_s=clock.now_s(), node=seen.node, incarnation=node.incarnation, reason=seen.reason)
             )

@@ -1,6 +1,8 @@
 """A pool in memory."""
 
-from varuna_manager.cloud.provider import NodeState, ProviderError, ProviderNode
+from collections.abc import Sequence
+
+from varuna_manager.cloud.provider import Instance, InstancePhase, PoolReading, ProviderError
 from varuna_runtime.spec.errors import InvalidInput
 
 
@@ -10,27 +12,47 @@ class FakeProvider:
     def __init__(self) -> None:
         self.fails = ""
         self.notices: dict[str, float] = {}
-        self._nodes: dict[str, NodeState] = {}
+        self._nodes: dict[str, InstancePhase] = {}
 
-    def list_nodes(self) -> tuple[ProviderNode, ...]:
+    def list_nodes(self) -> tuple[Instance, ...]:
         self._answer()
         return tuple(
-            ProviderNode(node=n, state=s, reason="terminated" if s is NodeState.GONE else "")
+            Instance(node=n, phase=s, reason="terminated" if s is InstancePhase.GONE else "")
             for n, s in sorted(self._nodes.items())
         )
 
     def add(self, count: int) -> tuple[str, ...]:
         self._answer()
         new = tuple(f"fake-{len(self._nodes) + i}" for i in range(count))
-        self._nodes.update(dict.fromkeys(new, NodeState.RUNNING))
+        self._nodes.update(dict.fromkeys(new, InstancePhase.RUNNING))
         return new
 
     def adopt(self, node: str) -> None:
-        self._nodes[node] = NodeState.RUNNING
+        self._nodes[node] = InstancePhase.RUNNING
+
+    def read(self, now_s: float) -> PoolReading:
+        nodes = self.list_nodes()
+        alive = sum(n.phase is InstancePhase.RUNNING for n in nodes)
+        return PoolReading(instances=nodes, desired=alive, least=0, most=1000)
+
+    def grow(self, desired: int, seen: PoolReading) -> None:
+        if desired <= seen.desired:
+            raise InvalidInput(f"cannot grow to {desired}")
+        self.add(desired - seen.desired)
+
+    def release(self, nodes: Sequence[str], seen: PoolReading) -> None:
+        for node in nodes:
+            self.terminate(node)
+
+    def give_up(self, seen: PoolReading) -> None:
+        self._answer()
+
+    def let_go(self, node: str, seen: PoolReading) -> None:
+        self._answer()
 
     def terminate(self, node: str) -> None:
         self._known(node)
-        self._nodes[node] = NodeState.GONE
+        self._nodes[node] = InstancePhase.GONE
 
     def notice(self, node: str, in_s: float) -> None:
         self._known(node)

@@ -14,7 +14,7 @@ from varuna_manager.cloud import processes
 from varuna_manager.cloud.local import AgentLaunch, LocalProvider, fair_share
 from varuna_manager.cloud.pool_file import Role
 from varuna_manager.cloud.processes import ProcessId
-from varuna_manager.cloud.provider import NodeState
+from varuna_manager.cloud.provider import InstancePhase
 from varuna_manager.config import load
 from varuna_manager.home import Home
 from varuna_runtime.agent.device import machine_bytes
@@ -79,7 +79,7 @@ def await_nodes(home: Home, address: str) -> tuple[NodeStatus, ...]:
 
 def living(provider: LocalProvider) -> tuple[str, ...]:
     """Return the local nodes whose agent runs."""
-    return tuple(n.node for n in provider.list_nodes() if n.state is NodeState.RUNNING)
+    return tuple(n.node for n in provider.list_nodes() if n.phase is InstancePhase.RUNNING)
 
 
 def answers(address: str) -> bool:

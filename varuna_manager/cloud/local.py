@@ -13,7 +13,7 @@ from varuna_manager.clock import wall_s
 from varuna_manager.cloud import processes
 from varuna_manager.cloud.pool_file import PoolFile, Role, Started
 from varuna_manager.cloud.processes import ProcessId
-from varuna_manager.cloud.provider import NodeState, ProviderError, ProviderNode
+from varuna_manager.cloud.provider import Instance, InstancePhase, PoolReading, ProviderError
 from varuna_manager.home import Home
 from varuna_runtime.spec.errors import InvalidInput
 
@@ -25,6 +25,9 @@ class AgentLaunch:
     manager: str  # HOST:PORT
     slots: int = 1
     memory_bytes: int | None = None  # per slot
+
+
+_MOST = 10_000
 
 
 def fair_share(machine_bytes: int, num_nodes: int) -> int:
@@ -57,7 +60,7 @@ class LocalProvider:
         self._launch = launch
         self._command = command or agent_command
 
-    def list_nodes(self) -> tuple[ProviderNode, ...]:
+    def list_nodes(self) -> tuple[Instance, ...]:
         """Return every node started since the last `varuna down`, sorted by id."""
         agents = [s for s in self.started() if s.role is Role.AGENT]
         return tuple(_seen(agent) for agent in sorted(agents, key=lambda s: s.name))
@@ -82,6 +85,29 @@ class LocalProvider:
             process = self._spawn(command, self._home.manager_log)
             self._pool.write(pool.with_started(Started(name="manager", role=Role.MANAGER, process=process)))
         return process
+
+    def read(self, now_s: float) -> PoolReading:
+        """Return the recorded agents; the pool has no bounds of its own."""
+        nodes = self.list_nodes()
+        num_alive = sum(n.phase is InstancePhase.RUNNING for n in nodes)
+        return PoolReading(instances=nodes, desired=num_alive, least=0, most=_MOST, price=0.0)
+
+    def grow(self, desired: int, seen: PoolReading) -> None:
+        """Start as many agents as are missing."""
+        if desired <= seen.desired:
+            raise InvalidInput(f"cannot grow to {desired}: {seen.desired} nodes run already")
+        self.add(desired - seen.desired)
+
+    def release(self, nodes: Sequence[str], seen: PoolReading) -> None:
+        """Kill these agents."""
+        for agent in [self._agent(node) for node in nodes]:
+            processes.send(agent.process, signal.SIGKILL)
+
+    def give_up(self, seen: PoolReading) -> None:
+        """Do nothing: a process either starts or does not."""
+
+    def let_go(self, node: str, seen: PoolReading) -> None:
+        """Do nothing: no process waits for our word."""
 
     def terminate(self, node: str) -> None:
         """Kill the agent of `node`; its guard ends what it started."""
@@ -153,9 +179,9 @@ def agent_command(launch: AgentLaunch, node: str, folder: str) -> tuple[str, ...
     return tuple(command)
 
 
-def _seen(agent: Started) -> ProviderNode:
+def _seen(agent: Started) -> Instance:
     if processes.is_alive(agent.process):
-        return ProviderNode(node=agent.name, state=NodeState.RUNNING)
-    return ProviderNode(
-        node=agent.name, state=NodeState.GONE, reason=f"its process {agent.process.pid} has ended"
+        return Instance(node=agent.name, phase=InstancePhase.RUNNING)
+    return Instance(
+        node=agent.name, phase=InstancePhase.GONE, reason=f"its process {agent.process.pid} has ended"
     )

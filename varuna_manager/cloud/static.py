@@ -1,27 +1,28 @@
 """Nodes that dial in by themselves: nothing is known of them but what their agents say."""
 
-from varuna_manager.cloud.provider import ProviderNode
+from collections.abc import Sequence
+
+from varuna_manager.cloud.provider import PoolReading
 from varuna_runtime.spec.errors import InvalidInput
 
 
 class StaticProvider:
     """Lists nothing, so that heartbeats alone decide."""
 
-    def list_nodes(self) -> tuple[ProviderNode, ...]:
-        """Return nothing: no node is ours to know."""
-        return ()
+    def read(self, now_s: float) -> PoolReading:
+        """Return an empty pool: no node is ours to know."""
+        return PoolReading(instances=(), desired=0, least=0, most=0)
 
-    def add(self, count: int) -> tuple[str, ...]:
+    def grow(self, desired: int, seen: PoolReading) -> None:
         """Refuse: nobody can be asked for a node."""
-        raise InvalidInput(f"cannot add {count} nodes to a static pool; start `varuna agent` on each machine")
+        raise InvalidInput(f"cannot grow a static pool to {desired}; start `varuna agent` on each machine")
 
-    def terminate(self, node: str) -> None:
-        """Refuse: the machine belongs to someone else."""
-        raise InvalidInput(f"cannot terminate {node}: the pool is static; drain it and stop its agent there")
+    def release(self, nodes: Sequence[str], seen: PoolReading) -> None:
+        """Refuse: the machines belong to someone else."""
+        raise InvalidInput(f"cannot end {', '.join(nodes)}: the pool is static; drain them instead")
 
-    def notice(self, node: str, in_s: float) -> None:
-        """Refuse: a static node has no notice source."""
-        raise InvalidInput(f"cannot give {node} a notice of {in_s:g} s: the pool is static; drain it instead")
+    def give_up(self, seen: PoolReading) -> None:
+        """Do nothing: nothing was asked for."""
 
-    def withdraw_notice(self, node: str) -> None:
-        """Do nothing: there is never a notice."""
+    def let_go(self, node: str, seen: PoolReading) -> None:
+        """Do nothing: no machine waits for us."""

@@ -15,7 +15,7 @@ from varuna_manager.clock import wall_s
 from varuna_manager.cloud import processes
 from varuna_manager.cloud.local import AgentLaunch, LocalProvider, agent_command, fair_share
 from varuna_manager.cloud.pool_file import PoolFile
-from varuna_manager.cloud.provider import NodeState, ProviderError
+from varuna_manager.cloud.provider import InstancePhase, ProviderError
 from varuna_manager.home import Home
 from varuna_runtime.spec.errors import InvalidInput
 
@@ -56,7 +56,7 @@ def test_a_reused_pid_is_neither_alive_nor_killed(
     pool_file.write(recorded.with_started(mistaken))
     pool.terminate(node)
     assert innocent.poll() is None
-    assert pool.list_nodes()[0].state is NodeState.GONE
+    assert pool.list_nodes()[0].phase is InstancePhase.GONE
 
 
 def test_a_notice_names_its_deadline_in_wall_time(home: Home, pool: LocalProvider) -> None:

@@ -5,7 +5,7 @@ import threading
 
 from tests.support.fake_provider import FakeProvider
 from varuna_manager.clock import Clock
-from varuna_manager.cloud.provider import ProviderNode
+from varuna_manager.cloud.provider import Instance
 from varuna_manager.consumer import Consumer
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.events import NodeJoined
@@ -84,7 +84,7 @@ class AskedProvider(FakeProvider):
         super().__init__()
         self.asked = threading.Event()
 
-    def list_nodes(self) -> tuple[ProviderNode, ...]:
+    def list_nodes(self) -> tuple[Instance, ...]:
         self.asked.set()
         return super().list_nodes()
 

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentMessage(_message.Message):
-    __slots__ = ("seq", "hello", "beat", "rank", "steps", "notice", "gone", "goodbye", "warm")
+    __slots__ = ("seq", "hello", "beat", "rank", "steps", "notice", "gone", "goodbye", "warm", "notices")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class AgentMessage(_message.Message):
     GONE_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     WARM_FIELD_NUMBER: _ClassVar[int]
+    NOTICES_FIELD_NUMBER: _ClassVar[int]
     seq: int
     hello: Hello
     beat: Beat
@@ -27,7 +28,8 @@ class AgentMessage(_message.Message):
     gone: GenerationGone
     goodbye: Goodbye
     warm: WarmReport
-    def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., rank: _Optional[_Union[RankReport, _Mapping]] = ..., steps: _Optional[_Union[StepReport, _Mapping]] = ..., notice: _Optional[_Union[NoticeReport, _Mapping]] = ..., gone: _Optional[_Union[GenerationGone, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., warm: _Optional[_Union[WarmReport, _Mapping]] = ...) -> None: ...
+    notices: NoticesHealth
+    def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., rank: _Optional[_Union[RankReport, _Mapping]] = ..., steps: _Optional[_Union[StepReport, _Mapping]] = ..., notice: _Optional[_Union[NoticeReport, _Mapping]] = ..., gone: _Optional[_Union[GenerationGone, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., warm: _Optional[_Union[WarmReport, _Mapping]] = ..., notices: _Optional[_Union[NoticesHealth, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("node", "incarnation", "slots", "device_kind", "memory_bytes", "host", "version", "pid", "notices", "running")
@@ -126,16 +128,26 @@ class StepReport(_message.Message):
     def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[_common_pb2.StepDone, _Mapping]]] = ...) -> None: ...
 
 class NoticeReport(_message.Message):
-    __slots__ = ("node", "seconds_left", "source", "cancelled")
+    __slots__ = ("node", "seconds_left", "source", "cancelled", "is_hint", "detail")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    IS_HINT_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
     node: str
     seconds_left: float
     source: str
     cancelled: bool
-    def __init__(self, node: _Optional[str] = ..., seconds_left: _Optional[float] = ..., source: _Optional[str] = ..., cancelled: bool = ...) -> None: ...
+    is_hint: bool
+    detail: str
+    def __init__(self, node: _Optional[str] = ..., seconds_left: _Optional[float] = ..., source: _Optional[str] = ..., cancelled: bool = ..., is_hint: bool = ..., detail: _Optional[str] = ...) -> None: ...
+
+class NoticesHealth(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    def __init__(self, state: _Optional[str] = ...) -> None: ...
 
 class GenerationGone(_message.Message):
     __slots__ = ("job", "generation")
@@ -330,3 +342,19 @@ class LogChunk(_message.Message):
 class LogAck(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("csr_pem",)
+    CSR_PEM_FIELD_NUMBER: _ClassVar[int]
+    csr_pem: bytes
+    def __init__(self, csr_pem: _Optional[bytes] = ...) -> None: ...
+
+class Certificate(_message.Message):
+    __slots__ = ("certificate_pem", "ca_pem", "expires_in_s")
+    CERTIFICATE_PEM_FIELD_NUMBER: _ClassVar[int]
+    CA_PEM_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_IN_S_FIELD_NUMBER: _ClassVar[int]
+    certificate_pem: bytes
+    ca_pem: bytes
+    expires_in_s: float
+    def __init__(self, certificate_pem: _Optional[bytes] = ..., ca_pem: _Optional[bytes] = ..., expires_in_s: _Optional[float] = ...) -> None: ...

@@ -45,6 +45,11 @@ class AgentLinkStub(object):
                 request_serializer=varuna_dot_v1_dot_agent__pb2.LogChunk.SerializeToString,
                 response_deserializer=varuna_dot_v1_dot_agent__pb2.LogAck.FromString,
                 _registered_method=True)
+        self.Renew = channel.unary_unary(
+                '/varuna.v1.AgentLink/Renew',
+                request_serializer=varuna_dot_v1_dot_agent__pb2.RenewRequest.SerializeToString,
+                response_deserializer=varuna_dot_v1_dot_agent__pb2.Certificate.FromString,
+                _registered_method=True)
 
 
 class AgentLinkServicer(object):
@@ -63,6 +68,13 @@ class AgentLinkServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Renew(self, request, context):
+        """over a connection that the present certificate secures
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentLinkServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +87,11 @@ def add_AgentLinkServicer_to_server(servicer, server):
                     servicer.PushLogs,
                     request_deserializer=varuna_dot_v1_dot_agent__pb2.LogChunk.FromString,
                     response_serializer=varuna_dot_v1_dot_agent__pb2.LogAck.SerializeToString,
+            ),
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=varuna_dot_v1_dot_agent__pb2.RenewRequest.FromString,
+                    response_serializer=varuna_dot_v1_dot_agent__pb2.Certificate.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,6 +149,33 @@ class AgentLink(object):
             '/varuna.v1.AgentLink/PushLogs',
             varuna_dot_v1_dot_agent__pb2.LogChunk.SerializeToString,
             varuna_dot_v1_dot_agent__pb2.LogAck.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/varuna.v1.AgentLink/Renew',
+            varuna_dot_v1_dot_agent__pb2.RenewRequest.SerializeToString,
+            varuna_dot_v1_dot_agent__pb2.Certificate.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,10 +1,20 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class TokenKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TOKEN_KIND_UNSPECIFIED: _ClassVar[TokenKind]
+    JOIN: _ClassVar[TokenKind]
+    USER: _ClassVar[TokenKind]
+TOKEN_KIND_UNSPECIFIED: TokenKind
+JOIN: TokenKind
+USER: TokenKind
 
 class SubmitRequest(_message.Message):
     __slots__ = ("job_json", "model_json", "bundle", "secrets", "profile_json", "user", "request_id")
@@ -252,5 +262,105 @@ class DrainNodeRequest(_message.Message):
     def __init__(self, node: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
 
 class DrainNodeReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PoolsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PoolsReply(_message.Message):
+    __slots__ = ("pools",)
+    POOLS_FIELD_NUMBER: _ClassVar[int]
+    pools: _containers.RepeatedCompositeFieldContainer[PoolStatus]
+    def __init__(self, pools: _Optional[_Iterable[_Union[PoolStatus, _Mapping]]] = ...) -> None: ...
+
+class PoolStatus(_message.Message):
+    __slots__ = ("pool", "provider", "running", "starting", "leaving", "stopped", "desired", "wanted", "min", "max", "price", "reason", "retry_in_s", "read_ago_s", "warnings")
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    PROVIDER_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    STARTING_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    DESIRED_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    MIN_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    PRICE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RETRY_IN_S_FIELD_NUMBER: _ClassVar[int]
+    READ_AGO_S_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    pool: str
+    provider: str
+    running: int
+    starting: int
+    leaving: int
+    stopped: int
+    desired: int
+    wanted: int
+    min: int
+    max: int
+    price: float
+    reason: str
+    retry_in_s: float
+    read_ago_s: float
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, pool: _Optional[str] = ..., provider: _Optional[str] = ..., running: _Optional[int] = ..., starting: _Optional[int] = ..., leaving: _Optional[int] = ..., stopped: _Optional[int] = ..., desired: _Optional[int] = ..., wanted: _Optional[int] = ..., min: _Optional[int] = ..., max: _Optional[int] = ..., price: _Optional[float] = ..., reason: _Optional[str] = ..., retry_in_s: _Optional[float] = ..., read_ago_s: _Optional[float] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CreateTokenRequest(_message.Message):
+    __slots__ = ("kind", "name", "ttl_s")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TTL_S_FIELD_NUMBER: _ClassVar[int]
+    kind: TokenKind
+    name: str
+    ttl_s: float
+    def __init__(self, kind: _Optional[_Union[TokenKind, str]] = ..., name: _Optional[str] = ..., ttl_s: _Optional[float] = ...) -> None: ...
+
+class CreateTokenReply(_message.Message):
+    __slots__ = ("token", "id")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    id: str
+    def __init__(self, token: _Optional[str] = ..., id: _Optional[str] = ...) -> None: ...
+
+class TokensRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TokensReply(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[TokenStatus]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[TokenStatus, _Mapping]]] = ...) -> None: ...
+
+class TokenStatus(_message.Message):
+    __slots__ = ("id", "kind", "name", "created_at", "expires_at", "state", "created_by")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CREATED_BY_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    kind: TokenKind
+    name: str
+    created_at: float
+    expires_at: float
+    state: str
+    created_by: str
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[_Union[TokenKind, str]] = ..., name: _Optional[str] = ..., created_at: _Optional[float] = ..., expires_at: _Optional[float] = ..., state: _Optional[str] = ..., created_by: _Optional[str] = ...) -> None: ...
+
+class RevokeTokenRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class RevokeTokenReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -90,6 +90,26 @@ class ClientStub(object):
                 request_serializer=varuna_dot_v1_dot_client__pb2.DrainNodeRequest.SerializeToString,
                 response_deserializer=varuna_dot_v1_dot_client__pb2.DrainNodeReply.FromString,
                 _registered_method=True)
+        self.Pools = channel.unary_unary(
+                '/varuna.v1.Client/Pools',
+                request_serializer=varuna_dot_v1_dot_client__pb2.PoolsRequest.SerializeToString,
+                response_deserializer=varuna_dot_v1_dot_client__pb2.PoolsReply.FromString,
+                _registered_method=True)
+        self.CreateToken = channel.unary_unary(
+                '/varuna.v1.Client/CreateToken',
+                request_serializer=varuna_dot_v1_dot_client__pb2.CreateTokenRequest.SerializeToString,
+                response_deserializer=varuna_dot_v1_dot_client__pb2.CreateTokenReply.FromString,
+                _registered_method=True)
+        self.Tokens = channel.unary_unary(
+                '/varuna.v1.Client/Tokens',
+                request_serializer=varuna_dot_v1_dot_client__pb2.TokensRequest.SerializeToString,
+                response_deserializer=varuna_dot_v1_dot_client__pb2.TokensReply.FromString,
+                _registered_method=True)
+        self.RevokeToken = channel.unary_unary(
+                '/varuna.v1.Client/RevokeToken',
+                request_serializer=varuna_dot_v1_dot_client__pb2.RevokeTokenRequest.SerializeToString,
+                response_deserializer=varuna_dot_v1_dot_client__pb2.RevokeTokenReply.FromString,
+                _registered_method=True)
 
 
 class ClientServicer(object):
@@ -163,6 +183,30 @@ class ClientServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Pools(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateToken(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tokens(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeToken(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClientServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -220,6 +264,26 @@ def add_ClientServicer_to_server(servicer, server):
                     servicer.DrainNode,
                     request_deserializer=varuna_dot_v1_dot_client__pb2.DrainNodeRequest.FromString,
                     response_serializer=varuna_dot_v1_dot_client__pb2.DrainNodeReply.SerializeToString,
+            ),
+            'Pools': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pools,
+                    request_deserializer=varuna_dot_v1_dot_client__pb2.PoolsRequest.FromString,
+                    response_serializer=varuna_dot_v1_dot_client__pb2.PoolsReply.SerializeToString,
+            ),
+            'CreateToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateToken,
+                    request_deserializer=varuna_dot_v1_dot_client__pb2.CreateTokenRequest.FromString,
+                    response_serializer=varuna_dot_v1_dot_client__pb2.CreateTokenReply.SerializeToString,
+            ),
+            'Tokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokens,
+                    request_deserializer=varuna_dot_v1_dot_client__pb2.TokensRequest.FromString,
+                    response_serializer=varuna_dot_v1_dot_client__pb2.TokensReply.SerializeToString,
+            ),
+            'RevokeToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeToken,
+                    request_deserializer=varuna_dot_v1_dot_client__pb2.RevokeTokenRequest.FromString,
+                    response_serializer=varuna_dot_v1_dot_client__pb2.RevokeTokenReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -520,6 +584,114 @@ class Client(object):
             '/varuna.v1.Client/DrainNode',
             varuna_dot_v1_dot_client__pb2.DrainNodeRequest.SerializeToString,
             varuna_dot_v1_dot_client__pb2.DrainNodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pools(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/varuna.v1.Client/Pools',
+            varuna_dot_v1_dot_client__pb2.PoolsRequest.SerializeToString,
+            varuna_dot_v1_dot_client__pb2.PoolsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/varuna.v1.Client/CreateToken',
+            varuna_dot_v1_dot_client__pb2.CreateTokenRequest.SerializeToString,
+            varuna_dot_v1_dot_client__pb2.CreateTokenReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/varuna.v1.Client/Tokens',
+            varuna_dot_v1_dot_client__pb2.TokensRequest.SerializeToString,
+            varuna_dot_v1_dot_client__pb2.TokensReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/varuna.v1.Client/RevokeToken',
+            varuna_dot_v1_dot_client__pb2.RevokeTokenRequest.SerializeToString,
+            varuna_dot_v1_dot_client__pb2.RevokeTokenReply.FromString,
             options,
             channel_credentials,
             insecure,

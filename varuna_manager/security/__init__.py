@@ -1,0 +1,1 @@
+"""Who may talk to the manager: its own certificate authority, tokens, and the secured listener."""
