@@ -3,11 +3,13 @@
 import ipaddress
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from varuna_manager import config_checks
 from varuna_manager.home import Home
+from varuna_manager.pool_settings import AnyPool, LocalPool, Sizing
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.yamlfile import Located, read
 
@@ -29,8 +31,10 @@ class ManagerConfig(BaseModel):
     """Allow listening beyond loopback although the control plane is neither encrypted nor authenticated."""
     store: str = ""
     """URL of the object store of bundles, profiles and checkpoints; default: file:// below the home."""
-    provider: Literal["local", "static"] = "local"
-    """Who lends nodes: agents started by `varuna up` on this machine, or agents that dial in."""
+    pools: Annotated[tuple[AnyPool, ...], Field(min_length=1)] = (LocalPool(name="local"),)
+    """Who lends nodes; where several can, in the order of their use."""
+    sizing: Sizing = Sizing()
+    """How the pools follow the demand of the jobs."""
     beat_s: Seconds = 0.3
     """How often agents send a sign of life."""
     lease_s: Seconds = 3.0
@@ -69,7 +73,7 @@ def load(path: Path) -> ManagerConfig:
         raise InvalidInput(f"{path}: cannot be read: {err}") from err
     if all(line.lstrip().startswith(("#", "---")) or not line.strip() for line in text.splitlines()):
         return checked(ManagerConfig())
-    found = read(ManagerConfig, text, source=str(path))
+    found = read(ManagerConfig, text, source=str(path), cross_checks=config_checks.cross_checks)
     if isinstance(found, Located):
         return checked(found.value)
     raise InvalidInput("\n".join(map(str, found)))

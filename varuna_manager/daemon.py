@@ -16,9 +16,8 @@ from varuna_manager import config as settings
 from varuna_manager import serving, single, snapshots
 from varuna_manager.clock import Clock
 from varuna_manager.cloud import processes
-from varuna_manager.cloud.local import LocalProvider
+from varuna_manager.cloud.opening import open_provider
 from varuna_manager.cloud.provider import Provider
-from varuna_manager.cloud.static import StaticProvider
 from varuna_manager.config import ManagerConfig
 from varuna_manager.consumer import Consumer
 from varuna_manager.core.config import CoreConfig
@@ -152,7 +151,9 @@ def _assembled(config: ManagerConfig, held: ExitStack, tasks: asyncio.TaskGroup)
         dispatcher=dispatcher,
         database=database,
         clock=means.clock,
-        provider=LocalProvider(home) if config.provider == "local" else StaticProvider(),
+        provider=open_provider(
+            config.pools[0], notes=database.notes(config.pools[0].name), home=home, manager_address=""
+        ),
         links=means.links,
         secrets=means.secrets,
         agents=AgentLinkService(consumer, means.links, logbook, means.clock, link_settings),

@@ -80,6 +80,13 @@ _snapshots = sa.Table(
     sa.Column("format", sa.Text, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
+_notes = sa.Table(
+    "notes",
+    _tables,
+    sa.Column("owner", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("text", sa.Text, nullable=False),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,6 +312,10 @@ class Database:
         with self._reader.connect() as connection:
             return connection.execute(query.order_by(_profiles.c.device_kind).limit(1)).scalar()
 
+    def notes(self, owner: str) -> "DatabaseNotes":
+        """Return the notes of one owner, such as a pool."""
+        return DatabaseNotes(self._writer, owner)
+
     def close(self) -> None:
         """Close every connection."""
         self._reader.dispose()
@@ -326,6 +337,33 @@ class Database:
 
     def _write_meta(self, connection: sa.Connection, key: str, value: int) -> None:
         connection.execute(_upsert(_meta, {"key": key, "value": value}, ["key"]))
+
+
+class DatabaseNotes:
+    """Short texts by key, apart from those of other owners; each call is a transaction of its own."""
+
+    def __init__(self, writer: sa.Engine, owner: str) -> None:
+        self._writer = writer
+        self._owner = owner
+
+    def get(self, key: str) -> str | None:
+        """Return the text under `key`; None if there is none."""
+        with self._writer.begin() as connection:
+            return connection.execute(sa.select(_notes.c.text).where(*self._at(key))).scalar()
+
+    def put(self, key: str, text: str) -> None:
+        """Keep `text` under `key`, in the place of what was there."""
+        row = {"owner": self._owner, "key": key, "text": text}
+        with self._writer.begin() as connection:
+            connection.execute(_upsert(_notes, row, ["owner", "key"]))
+
+    def remove(self, key: str) -> None:
+        """Forget what is under `key`, if anything."""
+        with self._writer.begin() as connection:
+            connection.execute(sa.delete(_notes).where(*self._at(key)))
+
+    def _at(self, key: str) -> tuple[sa.ColumnElement[bool], ...]:
+        return (_notes.c.owner == self._owner, _notes.c.key == key)
 
 
 def _configure(connection: Any, _record: object) -> None:

@@ -17,6 +17,7 @@ from varuna_manager.cloud.processes import ProcessId
 from varuna_manager.cloud.provider import InstancePhase
 from varuna_manager.config import load
 from varuna_manager.home import Home
+from varuna_manager.pool_settings import LocalPool
 from varuna_runtime.agent.device import machine_bytes
 from varuna_runtime.spec.errors import InvalidInput, NoManager, VarunaError
 
@@ -112,9 +113,10 @@ def manager_command(home: Home, port: int | None, settings: Path | None) -> tupl
             f"{settings}: home: seen {loaded.places.root}, wanted {home.root}, where `varuna up` keeps its "
             "pool; leave it out, or set VARUNA_HOME to it"
         )
-    if loaded.provider != "local":
+    if not any(isinstance(pool, LocalPool) for pool in loaded.pools):
+        seen = ", ".join(pool.provider for pool in loaded.pools)
         raise InvalidInput(
-            f"{settings}: provider: seen {loaded.provider}, wanted local, whose nodes `varuna up` starts"
+            f"{settings}: pools: seen {seen}, wanted one with `provider: local`: `varuna up` starts its nodes"
         )
     command = (*command, "--config", str(settings.absolute()))
     return command if port is None else (*command, "--port", str(port))

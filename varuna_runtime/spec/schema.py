@@ -20,8 +20,14 @@ _Json = dict[str, Any]
 class Schema:
     """Answers questions about the keys of one record type."""
 
-    def __init__(self, kind: type[BaseModel]) -> None:
+    def __init__(self, kind: type[BaseModel], *, values: object = None) -> None:
+        self._kind = kind
         self._root = kind.model_json_schema()
+        self._values = values
+
+    def of(self, values: object) -> "Schema":
+        """Return the schema where `values` choose between kinds of records, such as by a `provider` key."""
+        return Schema(self._kind, values=values)
 
     def required(self) -> tuple[str, ...]:
         """Return the top-level keys without a default."""
@@ -50,17 +56,34 @@ class Schema:
         found = self._at(path)
         return tuple(str(c) for branch in self._branches(found or {}) for c in _constants(branch))
 
+    def kinds(self, path: Path) -> tuple[str, ...]:
+        """Return the names of the kinds of records that the list at `path` takes."""
+        items = self._resolved((self._at(path) or {}).get("items"))
+        return tuple(items.get("discriminator", {}).get("mapping", ()))
+
     def places(self, key: str) -> tuple[Path, ...]:
         """Return the full paths of nested keys of that name."""
         return tuple((outer, key) for outer in self.keys(()) if key in self.keys((outer,)))
 
     def _at(self, path: Path) -> _Json | None:
-        node: _Json | None = self._root
+        node, value = self._root, self._values
         for part in path:
-            node = self._child(self._resolved(node), part)
-            if node is None:
+            child = self._child(node, part)
+            if child is None:
                 return None
-        return self._resolved(node)
+            value = _item(value, part)
+            node = self._chosen(self._resolved(child), value)
+        return node
+
+    def _chosen(self, node: _Json, value: object) -> _Json:
+        """Return the kind of record that `value` names; one that names none has the naming key only."""
+        if "discriminator" not in node:
+            return node
+        key, kinds = node["discriminator"]["propertyName"], node["discriminator"]["mapping"]
+        named = value.get(key) if isinstance(value, dict) else None
+        if isinstance(named, str) and named in kinds:
+            return self._resolved({"$ref": kinds[named]})
+        return {"type": "object", "properties": {key: {"enum": list(kinds)}}}
 
     def _child(self, node: _Json, part: str | int) -> _Json | None:
         if isinstance(part, int):
@@ -109,6 +132,12 @@ def closest(word: str, known: Iterable[str]) -> str:
     by_lower = {k.lower(): k for k in known}
     found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[found[0]] if found else ""
+
+
+def _item(value: object, part: str | int) -> object:
+    if isinstance(value, list) and isinstance(part, int):
+        return value[part] if part < len(value) else None
+    return value.get(part) if isinstance(value, dict) else None
 
 
 def _constants(node: _Json) -> tuple[object, ...]:

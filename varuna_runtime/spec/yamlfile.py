@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from ruamel.yaml.nodes import MappingNode
 
 from varuna_runtime.spec.hints import value_hint
@@ -48,6 +49,7 @@ def read(
         draft.add((), seen=described(node), wanted="a mapping of keys to values, such as `name: my-job`")
         return draft.sorted_mistakes()
     draft.plain = mapping(node, (), draft)
+    draft.schema = draft.schema.of(draft.plain)
     value = _validated(kind, draft)
     if cross_checks is not None:
         cross_checks(draft)
@@ -61,21 +63,36 @@ def _validated(kind: type[M], draft: Draft) -> M | None:
         # As JSON, because pydantic's strict mode then takes lists as tuples and text as enums.
         return kind.model_validate_json(json.dumps(draft.plain))
     except ValidationError as err:
-        for path in _failed_paths((tuple(e["loc"]) for e in err.errors()), draft):
+        for path in _failed_paths((_location(e) for e in err.errors()), draft):
             _explain(path, draft)
         return None
+
+
+def _location(error: ErrorDetails) -> Path:
+    """Return where pydantic saw the error; a key that names the kind of a record is a place of its own."""
+    key = str(error.get("ctx", {}).get("discriminator", "")).strip("'")
+    return (*error["loc"], key) if error["type"].startswith("union_tag") else error["loc"]
 
 
 def _failed_paths(locations: Iterable[Path], draft: Draft) -> tuple[Path, ...]:
     """Map pydantic's locations, which also name union branches, to paths of the file."""
     paths: dict[Path, None] = {}
     for location in locations:
-        path = location
+        path = location = _without_kinds(location, draft)
         while path and path not in draft.marks and draft.schema.wanted(path) is None:
             path = path[:-1]
         # A wrong key of an open mapping is located at (..., key, "[key]").
         paths[(*path, "[key]") if location[len(path) :] == ("[key]",) else path] = None
     return tuple(paths)
+
+
+def _without_kinds(location: Path, draft: Draft) -> Path:
+    """Leave out the kind that pydantic names between an item of a list and its keys."""
+    path: Path = ()
+    for part in location:
+        is_kind = bool(path) and isinstance(path[-1], int) and part in draft.schema.kinds(path[:-1])
+        path = path if is_kind else (*path, part)
+    return path
 
 
 def _explain(path: Path, draft: Draft) -> None:

@@ -31,7 +31,10 @@ def test_settings_name_the_port_unless_one_is_given(tmp_path: Path) -> None:
     [
         ("prot: 1\n", "did you mean `port`"),
         ("home: /elsewhere\n", "home: seen /elsewhere, wanted"),
-        ("provider: static\nhome: {home}\n", "provider: seen static, wanted local"),
+        (
+            "pools: [{{name: a, provider: static}}]\nhome: {home}\n",
+            "pools: seen static, wanted one with `provider: local`",
+        ),
         ("lease_s: 0.1\n", "lease_s: seen 0.1"),
     ],
 )

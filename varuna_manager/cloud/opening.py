@@ -1,0 +1,54 @@
+"""From the settings of a pool to its provider; knows every adapter, each loaded lazily."""
+
+from typing import Protocol, assert_never
+
+from varuna_manager.cloud.provider import Provider
+from varuna_manager.home import Home
+from varuna_manager.pool_settings import (
+    AnyPool,
+    AwsPool,
+    AzurePool,
+    GcpPool,
+    LocalPool,
+    StaticPool,
+    TracePool,
+)
+
+
+class Notes(Protocol):
+    """Short texts of one pool that outlive the manager, such as the handle of a write under way.
+
+    Calls block; each is durable when it returns. Safe from any thread.
+    """
+
+    def get(self, key: str) -> str | None:
+        """Return the text under `key`; None if there is none."""
+        ...
+
+    def put(self, key: str, text: str) -> None:
+        """Keep `text` under `key`, in the place of what was there."""
+        ...
+
+    def remove(self, key: str) -> None:
+        """Forget what is under `key`, if anything."""
+        ...
+
+
+def open_provider(settings: AnyPool, *, notes: Notes, home: Home, manager_address: str) -> Provider:
+    """Return the provider of a pool; InvalidInput when its SDK is missing. It asks no cloud yet.
+
+    `notes` are those of this pool; `manager_address` is where nodes that we start ourselves call.
+    """
+    match settings:
+        case LocalPool():
+            from varuna_manager.cloud.local import AgentLaunch, LocalProvider
+
+            return LocalProvider(home, AgentLaunch(manager=manager_address, slots=settings.slots))
+        case StaticPool():
+            from varuna_manager.cloud.static import StaticProvider
+
+            return StaticProvider()
+        case TracePool() | AwsPool() | AzurePool() | GcpPool():
+            raise NotImplementedError(settings.provider)
+        case _:
+            assert_never(settings)
