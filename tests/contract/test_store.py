@@ -1,17 +1,35 @@
 """Every implementation of Store behaves the same."""
 
+import itertools
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.clouds.azurite import Azurite, azurite
 from varuna_runtime.spec.errors import ObjectExists, ObjectMissing, StoreRefused
 from varuna_runtime.store import Store, open_store
 
+PREFIXES = itertools.count()
 
-@pytest.fixture(params=["file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return open_store(f"file://{tmp_path}/store" if request.param == "file" else "memory://")
+
+@pytest.fixture(scope="module")
+def blobs() -> Iterator[Azurite]:
+    with azurite() as server:
+        server.make_container("contract")
+        yield server
+
+
+@pytest.fixture(params=["file", "memory", "az"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    if request.param == "file":
+        return open_store(f"file://{tmp_path}/store")
+    if request.param == "memory":
+        return open_store("memory://")
+    for name, value in request.getfixturevalue("blobs").environment.items():
+        monkeypatch.setenv(name, value)
+    return open_store(f"az://contract/{next(PREFIXES)}")
 
 
 def test_what_was_put_is_returned_whole(store: Store) -> None:
