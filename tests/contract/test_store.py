@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.clouds.azurite import Azurite, azurite
+from tests.support.clouds.moto import IDENTITY, Moto
 from varuna_runtime.spec.errors import ObjectExists, ObjectMissing, StoreRefused
 from varuna_runtime.store import Store, open_store
 
@@ -21,15 +22,29 @@ def blobs() -> Iterator[Azurite]:
         yield server
 
 
-@pytest.fixture(params=["file", "memory", "az"])
+@pytest.fixture(scope="module")
+def buckets() -> Iterator[Moto]:
+    with Moto() as server:
+        server.client("s3").create_bucket(Bucket="contract")
+        yield server
+
+
+@pytest.fixture(params=["file", "memory", "s3", "az"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    if request.param == "file":
-        return open_store(f"file://{tmp_path}/store")
-    if request.param == "memory":
-        return open_store("memory://")
-    for name, value in request.getfixturevalue("blobs").environment.items():
+    """One that nobody else uses; the clouds' are found as anywhere, by the environment."""
+    match request.param:
+        case "file":
+            return open_store(f"file://{tmp_path}/store")
+        case "memory":
+            return open_store("memory://")
+        case "s3":
+            url = request.getfixturevalue("buckets").url
+            environment = {**IDENTITY, "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
+        case "az":
+            environment = request.getfixturevalue("blobs").environment
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    return open_store(f"az://contract/{next(PREFIXES)}")
+    return open_store(f"{request.param}://contract/{next(PREFIXES)}")
 
 
 def test_what_was_put_is_returned_whole(store: Store) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from varuna_manager.cloud.local import LocalProvider
+from varuna_manager.cloud.local_machines import LocalMachines
 from varuna_manager.cloud.pool_file import Role
 from varuna_manager.home import Home
 
@@ -70,7 +70,7 @@ class Pool:
 
     def node_pids(self) -> dict[str, int]:
         """Return the agents' pids by node, of those alive."""
-        started = LocalProvider(Home(self.home)).started()
+        started = LocalMachines(Home(self.home)).started()
         pids = {s.name: s.process.pid for s in started if s.role is Role.AGENT}
         return {node: pid for node, pid in pids.items() if is_alive(pid)}
 
@@ -124,14 +124,7 @@ class Pool:
 
     def processes(self) -> list[int]:
         """Return every living process of this pool, found by the home in its environment."""
-        return [pid for pid in all_pids() if self._carries_home(pid)]
-
-    def _carries_home(self, pid: int) -> bool:
-        try:
-            environ = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:
-            return False
-        return f"VARUNA_HOME={self.home}".encode() in environ.split(b"\0") and is_alive(pid)
+        return carriers(self.home)
 
 
 @contextlib.contextmanager
@@ -177,6 +170,19 @@ def wait_until(holds: Callable[[], bool], why: str, timeout: float = 20) -> None
 def all_pids() -> list[int]:
     """Return every pid of this machine."""
     return [int(p.name) for p in pathlib.Path("/proc").iterdir() if p.name.isdigit()]
+
+
+def carriers(home: pathlib.Path) -> list[int]:
+    """Return every living process that has `home` as its state home."""
+    return [pid for pid in all_pids() if _carries(pid, f"VARUNA_HOME={home}".encode())]
+
+
+def _carries(pid: int, word: bytes) -> bool:
+    try:
+        environ = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return word in environ.split(b"\0") and is_alive(pid)
 
 
 def stat_fields(pid: int) -> list[str]:
