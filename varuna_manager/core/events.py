@@ -6,6 +6,7 @@ Every event is a fact with the time it was seen (`at_s`, Unix seconds, from the 
 from dataclasses import dataclass
 
 from varuna_manager.core.config import CoreConfig
+from varuna_manager.core.words import What
 from varuna_runtime.spec.generation import Cause, Endpoint, Running
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Infeasible, Plan
@@ -83,8 +84,9 @@ class NodeLeft(Event):
     """The agent said goodbye, or the provider says the node is gone."""
 
     node: str
-    incarnation: str
+    incarnation: str  # empty: the machine never was a node
     reason: str
+    is_machine: bool = False  # the provider's word: the machine itself is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,46 @@ class NoticeCancelled(Event):
 
     node: str
     incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeHinted(Event):
+    """The node is at risk; nothing is moved for it."""
+
+    node: str
+    incarnation: str
+    source: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticesChanged(Event):
+    """The node's source of notices answers again, or no longer; `notices` says as in NodeJoined."""
+
+    node: str
+    incarnation: str
+    notices: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseDecided(Event):
+    """The pool wants to end the node's machine; void if the node has work at that moment.
+
+    Until NodeLeft says that the machine is gone, no incarnation of the node is taken into use.
+    """
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told(Event):
+    """A line for the event list from outside the core, such as what a pool did; changes nothing."""
+
+    what: What
+    why: str
+    who: str
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +323,10 @@ Durable = (
     | NodeDrainRequested
     | NoticeReceived
     | NoticeCancelled
+    | NoticeHinted
+    | NoticesChanged
+    | ReleaseDecided
+    | Told
     | ProfileReady
     | ProfileMissing
     | PlanMade

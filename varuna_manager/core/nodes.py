@@ -13,7 +13,10 @@ from varuna_manager.core.events import (
     NodeJoined,
     NodeLeft,
     NoticeCancelled,
+    NoticeHinted,
     NoticeReceived,
+    NoticesChanged,
+    ReleaseDecided,
 )
 from varuna_manager.core.phases import JobPhase, NodePhase
 from varuna_manager.core.state import Job, Node, Run
@@ -38,6 +41,8 @@ def on_joined(change: Change, event: NodeJoined) -> None:
     change.put_node(_new_node(change, event))
     why = f"{event.slots} x {event.device_kind}, notices: {event.notices}"
     change.announce(What.NODE_JOINED, why, who=event.node, node=event.node)
+    if event.node in change.state.ending:
+        _cordon(change, change.state.nodes[event.node])
     _abort_foreign(change, event)
 
 
@@ -80,7 +85,7 @@ def _on_back(change: Change, node: Node, event: NodeJoined) -> None:
 
 def _standing(node: Node) -> tuple[NodePhase, str]:
     if node.drain_user is not None:
-        return NodePhase.DRAINING, f"drained by {node.drain_user}"
+        return NodePhase.DRAINING, node.drain_reason or f"drained by {node.drain_user}"
     if node.notice_deadline_s is not None:
         return NodePhase.NOTICED, _notice_reason(node)
     return NodePhase.READY, ""
@@ -206,6 +211,8 @@ def on_left(change: Change, event: NodeLeft) -> None:
     node = _known(change, event.node, event.incarnation)
     if node is not None:
         lose(change, node, event.reason, NodePhase.LEFT)
+    if event.is_machine and event.node in change.state.ending:
+        change.state = replace(change.state, ending=without(change.state.ending, event.node))
 
 
 def on_drain_requested(change: Change, event: NodeDrainRequested) -> None:
@@ -213,10 +220,47 @@ def on_drain_requested(change: Change, event: NodeDrainRequested) -> None:
     node = change.state.nodes.get(event.node)
     if node is None or node.is_gone or node.drain_user is not None:
         return
-    node = change.put_node(replace(node, drain_user=event.user))
+    put_out_of_use(change, node, event.user, "")
+    change.announce(What.NODE_DRAIN, "asked for by the operator", who=event.user, node=event.node)
+
+
+def put_out_of_use(change: Change, node: Node, user: str, reason: str) -> None:
+    """Let nothing new run on the node; it leaves once nothing runs on it."""
+    node = change.put_node(replace(node, drain_user=user, drain_reason=reason))
     if node.is_connected:
         change.move_node(node, *_standing(node))
-    change.announce(What.NODE_DRAIN, "asked for by the operator", who=event.user, node=event.node)
+
+
+def on_release_decided(change: Change, event: ReleaseDecided) -> None:
+    """Take the node out of use for good, unless some job has work on it; before its agent ever joined too."""
+    if event.node in change.state.ending or change.state.is_busy(event.node):
+        return
+    change.state = replace(change.state, ending={**change.state.ending, event.node: event.reason})
+    node = change.state.nodes.get(event.node)
+    if node is not None and not node.is_gone:
+        _cordon(change, node)
+
+
+def _cordon(change: Change, node: Node) -> None:
+    reason = f"its machine is being ended: {change.state.ending[node.node]}"
+    if node.drain_user is None:
+        put_out_of_use(change, node, "pool", reason)
+        change.announce(What.NODE_CORDONED, reason, who="pool", node=node.node)
+
+
+def on_notice_hinted(change: Change, event: NoticeHinted) -> None:
+    """Tell it; a hint moves nothing."""
+    if _known(change, event.node, event.incarnation) is not None:
+        change.announce(What.NODE_HINT, event.detail, who=event.source, node=event.node)
+
+
+def on_notices_changed(change: Change, event: NoticesChanged) -> None:
+    """Remember whether notices can be relied on; each change is told once."""
+    node = _known(change, event.node, event.incarnation)
+    if node is not None and node.notices != event.notices:
+        change.put_node(replace(node, notices=event.notices))
+        why = f"{event.notices}; before: {node.notices}"
+        change.announce(What.NODE_NOTICES, why, who=event.node, node=event.node)
 
 
 def on_notice(change: Change, event: NoticeReceived) -> None:

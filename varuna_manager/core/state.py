@@ -34,6 +34,7 @@ class Node:
     notice_source: str = ""
     notice_at_s: float = 0.0
     drain_user: str | None = None
+    drain_reason: str = ""  # where it is not simply that user's wish
 
     @property
     def is_connected(self) -> bool:
@@ -206,11 +207,18 @@ class State:
     jobs: Mapping[str, Job] = field(default_factory=dict)
     open_jobs: tuple[str, ...] = ()  # not over, or with processes left; in order of submission
     fenced: frozenset[str] = frozenset()  # incarnations that are lost, left or superseded
+    ending: Mapping[str, str] = field(default_factory=dict)  # node whose machine its pool ends -> why
     seen: Seen = field(default_factory=Seen)
 
     def durable(self) -> "State":
         """Return the state as a replay would give it."""
         return replace(self, seen=Seen())
+
+    def is_busy(self, node: str) -> bool:
+        """Return True if some job may have ranks on the node."""
+        return any(
+            node in job.hosts or (job.run is not None and node in job.run.members) for job in self.iter_open()
+        )
 
     def iter_open(self) -> Iterator[Job]:
         """Yield the jobs that are not over or still have processes, in order of submission."""

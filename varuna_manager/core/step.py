@@ -22,7 +22,9 @@ from varuna_manager.core.events import (
     NodeLeft,
     NodeWarmed,
     NoticeCancelled,
+    NoticeHinted,
     NoticeReceived,
+    NoticesChanged,
     PlanMade,
     ProfileMissing,
     ProfileReady,
@@ -32,9 +34,11 @@ from varuna_manager.core.events import (
     RankFinished,
     RankPrepared,
     RankReady,
+    ReleaseDecided,
     StepDurable,
     StepSeen,
     Ticked,
+    Told,
 )
 from varuna_manager.core.journal import is_durable
 from varuna_manager.core.reconcile import reconcile
@@ -89,6 +93,14 @@ def _apply(change: Change, event: Durable) -> None:
             nodes.on_notice(change, event)
         case NoticeCancelled():
             nodes.on_notice_cancelled(change, event)
+        case NoticeHinted():
+            nodes.on_notice_hinted(change, event)
+        case NoticesChanged():
+            nodes.on_notices_changed(change, event)
+        case ReleaseDecided():
+            nodes.on_release_decided(change, event)
+        case Told():
+            change.announce(event.what, event.why, who=event.who, node=event.node)
         case ProfileReady():
             jobs.on_profile(change, event)
         case ProfileMissing():

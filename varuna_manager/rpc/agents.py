@@ -172,6 +172,9 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
                 return [(s, Batch(steps=(translate.step_row(s),))) for s in seen]
             case "notice":
                 return [(translate.notice(message.notice, link.node, link.incarnation, at_s), Batch())]
+            case "notices":
+                changed = translate.notices_changed(message.notices, link.node, link.incarnation, at_s)
+                return [(changed, Batch())]
             case "gone":
                 gone = message.gone
                 event = events.GenerationGone(

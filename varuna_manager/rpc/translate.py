@@ -15,6 +15,7 @@ from varuna_runtime.wire.v1 import agent_pb2, common_pb2
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _MAX_SLOTS = 1024
 _MAX_TEXT = 64 * 2**10
+_MAX_NOTE = 500  # characters of what a source of notices says
 
 _CAUSES = {common_pb2.FailureCause.Value(cause.name): cause for cause in Cause}
 _KINDS = {GenerationKind.TRAIN: common_pb2.TRAIN, GenerationKind.PROFILE: common_pb2.PROFILE}
@@ -57,13 +58,26 @@ def running(found: Iterable[agent_pb2.Running]) -> tuple[Running, ...]:
 
 
 def notice(report: agent_pb2.NoticeReport, node: str, incarnation: str, at_s: float) -> events.Durable:
-    """Return the event of a notice given or withdrawn; its deadline is on our clock."""
+    """Return the event of a notice given or withdrawn, or of a hint; a deadline is on our clock."""
+    if report.is_hint:
+        detail = report.detail[:_MAX_NOTE] or "the node is at risk"
+        return events.NoticeHinted(
+            at_s=at_s, node=node, incarnation=incarnation, source=report.source[:_MAX_NOTE], detail=detail
+        )
     if report.cancelled:
         return events.NoticeCancelled(at_s=at_s, node=node, incarnation=incarnation)
     deadline_s = at_s + max(report.seconds_left, 0.0)
     return events.NoticeReceived(
         at_s=at_s, node=node, incarnation=incarnation, deadline_s=deadline_s, source=report.source
     )
+
+
+def notices_changed(
+    report: agent_pb2.NoticesHealth, node: str, incarnation: str, at_s: float
+) -> events.NoticesChanged:
+    """Return the event of a source of notices that answers again, or no longer."""
+    state = report.state[:_MAX_NOTE] or "unknown"
+    return events.NoticesChanged(at_s=at_s, node=node, incarnation=incarnation, notices=state)
 
 
 def rank_events(report: agent_pb2.RankReport, at_s: float) -> tuple[events.Durable, ...]:

@@ -105,6 +105,8 @@ class JobSpec(_Strict):
     priority: Annotated[int, Field(ge=0, le=100)] = 50
     """Higher starts first."""
     max_run_time_s: Duration | None = None
+    max_price: Annotated[float, Field(gt=0)] | None = None
+    """Dollars per hour that all nodes together may cost while this job has them; it gets fewer instead."""
     hang_timeout_s: Duration = 300.0
     """A step that takes longer than this counts as a hang."""
     metadata: dict[str, str] = {}

@@ -14,6 +14,7 @@ from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.journal import decode, encode, is_durable
 from varuna_manager.core.state import State
 from varuna_manager.core.step import replay, step
+from varuna_manager.core.words import What
 from varuna_runtime.spec.generation import Cause, Endpoint, Running
 from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import Infeasible
@@ -63,6 +64,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "samples": st.just(32),
     "step_s": st.just(0.5),
     "ok": st.booleans(),
+    "is_machine": st.booleans(),
+    "what": st.sampled_from(What),
 }
 
 

@@ -100,6 +100,19 @@ def test_a_notice_is_a_deadline_on_our_clock_and_can_be_withdrawn() -> None:
     assert withdrawn == events.NoticeCancelled(at_s=5.0, node="n", incarnation="i")
 
 
+def test_a_hint_is_told_and_moves_nothing() -> None:
+    report = agent_pb2.NoticeReport(is_hint=True, source="aws", detail="rebalance recommended")
+    assert translate.notice(report, "n", "i", 5.0) == events.NoticeHinted(
+        at_s=5.0, node="n", incarnation="i", source="aws", detail="rebalance recommended"
+    )
+
+
+def test_the_health_of_a_source_of_notices_is_bounded_text() -> None:
+    changed = translate.notices_changed(agent_pb2.NoticesHealth(state="unavailable " * 100), "n", "i", 5.0)
+    assert (changed.node, len(changed.notices)) == ("n", 500)
+    assert translate.notices_changed(agent_pb2.NoticesHealth(), "n", "i", 5.0).notices == "unknown"
+
+
 def test_a_hello_is_a_join() -> None:
     running = [agent_pb2.Running(job="j", generation=2, ranks=[1, 0])]
     joined = translate.joined(agent_pb2.Hello(**HELLO, running=running), 5.0)  # type: ignore[arg-type]

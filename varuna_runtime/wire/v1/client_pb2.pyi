@@ -196,7 +196,7 @@ class NodesReply(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node", "state", "reason", "incarnation", "slots", "device_kind", "job", "ranks", "notice_in_s", "notices", "pid")
+    __slots__ = ("node", "state", "reason", "incarnation", "slots", "device_kind", "job", "ranks", "notice_in_s", "notices", "pid", "pool")
     NODE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -208,6 +208,7 @@ class NodeStatus(_message.Message):
     NOTICE_IN_S_FIELD_NUMBER: _ClassVar[int]
     NOTICES_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     node: str
     state: str
     reason: str
@@ -219,7 +220,8 @@ class NodeStatus(_message.Message):
     notice_in_s: float
     notices: str
     pid: int
-    def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., incarnation: _Optional[str] = ..., slots: _Optional[int] = ..., device_kind: _Optional[str] = ..., job: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., notice_in_s: _Optional[float] = ..., notices: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+    pool: str
+    def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., incarnation: _Optional[str] = ..., slots: _Optional[int] = ..., device_kind: _Optional[str] = ..., job: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., notice_in_s: _Optional[float] = ..., notices: _Optional[str] = ..., pid: _Optional[int] = ..., pool: _Optional[str] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
     __slots__ = ("job",)
