@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from varuna_runtime.agent import main as agent
-from varuna_runtime.agent.config import AgentConfig
+from varuna_runtime.agent.config import AgentConfig, metadata_endpoint
+from varuna_runtime.agent.notices.opening import Notices
 
 
 def main() -> int:
@@ -14,11 +15,14 @@ def main() -> int:
     parser.add_argument("--manager", required=True, metavar="HOST:PORT")
     parser.add_argument("--node", required=True)
     parser.add_argument("--home", required=True, type=Path, help="this node's own folder")
-    parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--slots", type=int, default=0, help="0: one per GPU, one without any")
     parser.add_argument("--host", default="127.0.0.1", help="address that other nodes reach")
     parser.add_argument("--memory-bytes", type=int, default=0, help="per slot; 0: a share of the machine's")
     parser.add_argument("--device-kind", default="")
-    return agent.run(AgentConfig(**vars(parser.parse_args())))
+    parser.add_argument("--notices", type=Notices, default=Notices.FILE)
+    parser.add_argument("--drain-on-term-s", type=float, default=0.0, metavar="SECONDS")
+    given = vars(parser.parse_args())
+    return agent.run(AgentConfig(**given, metadata_endpoint=metadata_endpoint(given["notices"])))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from varuna_runtime.agent.clouds import ENDPOINTS
+from varuna_runtime.agent.notices.opening import Notices
 from varuna_runtime.agent.sockets import OUTSIDE_PREFIX
 from varuna_runtime.spec.errors import InvalidInput
 
@@ -12,15 +14,18 @@ _SOCKET_PATH_LIMIT = 100  # sun_path holds 107 bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """One agent. `device_kind` and `memory_bytes` (per slot) are found out when not given."""
+    """One agent. `slots`, `device_kind` and `memory_bytes` (per slot) are found out when not given."""
 
     node: str
     manager: str  # host:port
     home: Path  # this node's own folder
-    slots: int = 1
+    slots: int = 0  # 0: one per GPU, one without any
     host: str = "127.0.0.1"  # address that peers of the data plane reach
     device_kind: str = ""
     memory_bytes: int = 0
+    notices: Notices = Notices.FILE
+    metadata_endpoint: str = ""  # base URL of the cloud's metadata service
+    drain_on_term_s: float = 0.0  # SIGTERM leaves so long for the hand-over of the work
     silence_s: float = 5.0  # a worker without a sign of life for so long is a hang
     launcher_s: float = 150.0  # bundle, setup command and imports together
 
@@ -28,8 +33,8 @@ class AgentConfig:
         """Refuse what would only fail later."""
         if not self.node or "/" in self.node:
             raise InvalidInput(f"node {self.node!r}: wanted a name without a slash")
-        if self.slots < 1:
-            raise InvalidInput(f"slots {self.slots}: wanted at least 1")
+        if self.slots < 0:
+            raise InvalidInput(f"slots {self.slots}: wanted at least 1, or 0 for one per GPU")
         if ":" not in self.manager:
             raise InvalidInput(f"manager {self.manager!r}: wanted HOST:PORT")
 
@@ -55,3 +60,8 @@ def folders(home: Path, incarnation: str) -> Folders:
 def child_environment() -> dict[str, str]:
     """Return a copy of this process's environment, to start processes with."""
     return dict(os.environ)
+
+
+def metadata_endpoint(cloud: str) -> str:
+    """Return the base URL of a cloud's metadata service, or VARUNA_IMDS_ENDPOINT; empty for no cloud."""
+    return os.environ.get("VARUNA_IMDS_ENDPOINT") or ENDPOINTS.get(cloud, "")

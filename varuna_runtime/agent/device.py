@@ -9,11 +9,10 @@ _AVX2 = {"avx2", "fma"}
 _TIMEOUT_S = 10.0
 
 
-def device_kind() -> str:
+def device_kind(gpus: tuple[str, ...]) -> str:
     """Return e.g. "cpu:avx2" or "cuda:NVIDIA H200": devices of one kind compute the same bits."""
-    names = gpu_names()
-    if names:
-        return "cuda:" + "+".join(sorted(set(names)))
+    if gpus:
+        return "cuda:" + "+".join(sorted(set(gpus)))
     return f"cpu:{cpu_capability(Path('/proc/cpuinfo').read_text())}"
 
 

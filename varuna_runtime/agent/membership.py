@@ -20,7 +20,9 @@ from varuna_runtime.agent.launching import Died, LauncherProcess, tail
 from varuna_runtime.agent.link import ManagerLink
 from varuna_runtime.agent.logs import LAUNCHER_RANK, LogCarrier
 from varuna_runtime.agent.notices import NoticeSource
+from varuna_runtime.agent.notices.watch import Watch
 from varuna_runtime.agent.outbox import Outbox
+from varuna_runtime.agent.stopping import Stopping
 from varuna_runtime.agent.supervisor import Limits, Supervisor
 from varuna_runtime.agent.workers import WorkerClient
 from varuna_runtime.spec.errors import InvalidInput
@@ -30,6 +32,7 @@ _TICK_S = 0.25
 _GOODBYE_S = 2.0
 _END_S = 10.0
 _LAST_LOGS_S = 3.0
+_SETTLE_S = 2.0  # so long Hello waits to be able to say how the source of notices is
 _log = structlog.get_logger("varuna.agent")
 
 
@@ -45,12 +48,11 @@ class Membership:
     """Lives from Hello to the end of the last process it started."""
 
     def __init__(
-        self, config: AgentConfig, incarnation: str, notices: NoticeSource, stop: asyncio.Event
+        self, config: AgentConfig, incarnation: str, notices: NoticeSource, stopping: Stopping
     ) -> None:
         self._config = config
         self._incarnation = incarnation
-        self._notices = notices
-        self._stop = stop
+        self._stopping = stopping
         self._folders = folders(config.home, incarnation)
         self._supervisor = Supervisor(Limits(silence_s=config.silence_s, launcher_s=config.launcher_s))
         self._events: asyncio.Queue[e.Event] = asyncio.Queue()
@@ -62,6 +64,13 @@ class Membership:
         )
         self._logs = LogCarrier(config.node, config.manager, self._folders.logs)
         self._guard = Guard(incarnation, (self._folders.run,))
+        self._watch = Watch(
+            notices,
+            config.node,
+            report=self._report,
+            is_handed_over=self._is_handed_over,
+            vanish=self._guard.vanish,
+        )
         self._outcome: asyncio.Future[tuple[Outcome, str]] = asyncio.get_running_loop().create_future()
         self._idle = asyncio.Event()
         self._tasks: asyncio.TaskGroup
@@ -89,9 +98,10 @@ class Membership:
             self._guard.keep(),
             self._loop(),
             self._tick(),
-            self._link.run(),
+            self._connect(),
             self._logs.run(),
-            self._watch_notices(),
+            self._watch.run(),
+            self._watch_drain(),
             self._watch_stop(),
         )
 
@@ -150,26 +160,23 @@ class Membership:
             self._report(codec.rank_report(key, failed))
         self._report(codec.gone(start.job, start.generation))
 
-    async def _watch_stop(self) -> None:
-        await self._stop.wait()
-        self._finish(Outcome.STOPPED, "the agent was told to stop")
+    async def _connect(self) -> None:
+        await self._watch.settle(_SETTLE_S)
+        await self._link.run()
 
-    async def _watch_notices(self) -> None:
-        timer: asyncio.TimerHandle | None = None
-        async for notice in self._notices.notices():
-            if timer is not None:
-                timer.cancel()
-                timer = None
-            if self._notices.ends_node and not notice.is_cancelled:
-                timer = asyncio.get_running_loop().call_later(notice.seconds_left, self._guard.vanish)
-            _log.info("notice", seconds_left=notice.seconds_left, is_cancelled=notice.is_cancelled)
-            body = agent_pb2.NoticeReport(
-                node=self._config.node,
-                seconds_left=notice.seconds_left,
-                source=self._notices.name,
-                cancelled=notice.is_cancelled,
-            )
-            self._report(agent_pb2.AgentMessage(notice=body))
+    def _is_handed_over(self, seq: int) -> bool:
+        """True when the manager knows of the report and nothing runs here: it will start nothing any more."""
+        return self._outbox.has_acknowledged(seq) and not self._supervisor.running()
+
+    async def _watch_drain(self) -> None:
+        await self._stopping.drain.wait()
+        is_needed = self._link.is_up or self._supervisor.running()
+        await self._watch.leave(self._stopping.drain_s if is_needed else 0.0, "the agent was told to stop")
+        self._finish(Outcome.STOPPED, "the agent was told to stop, and drained")
+
+    async def _watch_stop(self) -> None:
+        await self._stopping.stop.wait()
+        self._finish(Outcome.STOPPED, "the agent was told to stop")
 
     # --- the end ---------------------------------------------------------------------------------------
 
@@ -297,7 +304,7 @@ class Membership:
             host=self._config.host,
             version=version("varuna"),
             pid=os.getpid(),
-            notices=self._notices.name,
+            notices=self._watch.state,
             running=codec.running(self._supervisor.running()),
         )
 

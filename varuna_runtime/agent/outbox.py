@@ -51,6 +51,10 @@ class Outbox:
         while self._kept and self._kept[0].seq <= seq:
             self._kept.popleft()
 
+    def has_acknowledged(self, seq: int) -> bool:
+        """True when the manager has journaled the report of that number."""
+        return not any(message.seq == seq for message in self._kept)
+
     def after(self, seq: int) -> tuple[agent_pb2.AgentMessage, ...]:
         """Return what is kept beyond `seq`, in order."""
         return tuple(message for message in self._kept if message.seq > seq)

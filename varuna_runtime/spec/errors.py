@@ -23,6 +23,14 @@ class NoManager(VarunaError):
     """No manager answers; the message says how to start one."""
 
 
+class MetadataUnavailable(VarunaError):
+    """The metadata service of the machine's cloud gave no answer that makes sense."""
+
+
+class AccessRefused(VarunaError):
+    """Who calls is not known, or not for this; the message says why and how to get access."""
+
+
 class PlanMismatch(VarunaError):
     """Ranks of one generation do not hold the same plan; nothing was started."""
 

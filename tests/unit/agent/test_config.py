@@ -14,7 +14,7 @@ def test_sockets_of_a_deep_home_get_a_short_folder() -> None:
     assert deep.notice.name == "notice.json"
 
 
-@pytest.mark.parametrize("change", [{"node": ""}, {"node": "a/b"}, {"slots": 0}, {"manager": "here"}])
+@pytest.mark.parametrize("change", [{"node": ""}, {"node": "a/b"}, {"slots": -1}, {"manager": "here"}])
 def test_a_bad_config_is_refused(change: dict[str, object]) -> None:
     fields: dict[str, object] = {"node": "n", "manager": "h:1", "home": Path("/h")}
     with pytest.raises(InvalidInput):

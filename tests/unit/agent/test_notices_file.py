@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from varuna_runtime.agent.notices import FileNotices, Notice
+from varuna_runtime.agent.notices import Cancelled, FileNotices, Notice
 
 
 def test_a_deadline_is_told_once_as_time_left(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_a_removed_file_is_a_cancelled_notice(tmp_path: Path) -> None:
     (tmp_path / "notice.json").write_text(json.dumps({"deadline_unix": 130}))
     source.poll(100.0)
     (tmp_path / "notice.json").unlink()
-    assert source.poll(101.0) == Notice(seconds_left=0.0, is_cancelled=True)
+    assert source.poll(101.0) == Cancelled()
 
 
 def test_a_deadline_in_the_past_is_due_now(tmp_path: Path) -> None:

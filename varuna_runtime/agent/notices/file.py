@@ -1,38 +1,18 @@
-"""Where an agent learns that its node will vanish."""
+"""Notices of the local pool: a file that others write."""
 
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
 from varuna_runtime.agent import clock
+from varuna_runtime.agent.notices.changes import Cancelled, Change, HealthChanged, Notice
 
 _EVERY_S = 0.2
 _log = structlog.get_logger("varuna.agent")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """The node vanishes in `seconds_left`; a cancelled one never mind."""
-
-    seconds_left: float
-    is_cancelled: bool = False
-
-
-class NoticeSource(Protocol):
-    """Tells of notices; the local pool has a file, clouds have metadata services."""
-
-    name: str
-    ends_node: bool  # the source only announces; true where the agent has to play the cloud's part too
-
-    def notices(self) -> AsyncIterator[Notice]:
-        """Yield each change, for ever."""
-        ...
 
 
 class FileNotices:
@@ -46,15 +26,19 @@ class FileNotices:
         self._seen = b""
         self._deadline: float | None = None
 
-    async def notices(self) -> AsyncIterator[Notice]:
+    async def changes(self) -> AsyncGenerator[Change, None]:
         """Yield each change of the file, for ever."""
+        yield HealthChanged(state=self.name)
         while True:
-            notice = self.poll(clock.unix_s())
-            if notice is not None:
-                yield notice
+            change = self.poll(clock.unix_s())
+            if change is not None:
+                yield change
             await asyncio.sleep(_EVERY_S)
 
-    def poll(self, unix_s: float) -> Notice | None:
+    async def acknowledge(self, notice: Notice) -> None:
+        """Do nothing: the deadline is kept."""
+
+    def poll(self, unix_s: float) -> Notice | Cancelled | None:
         """Return the change since the last look; an unreadable file is logged once and otherwise ignored."""
         try:
             text = self._path.read_bytes()
@@ -68,7 +52,7 @@ class FileNotices:
             return None
         self._deadline = deadline
         if deadline is None:
-            return Notice(seconds_left=0.0, is_cancelled=True)
+            return Cancelled()
         return Notice(seconds_left=max(0.0, deadline - unix_s))
 
     def _parsed(self, text: bytes) -> float | None:
@@ -78,6 +62,6 @@ class FileNotices:
             if not math.isfinite(deadline):
                 raise ValueError(f"deadline_unix is {deadline}")
             return deadline
-        except (ValueError, TypeError, KeyError) as err:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as err:
             _log.warning("notice file ignored", path=str(self._path), reason=str(err))
             return self._deadline
