@@ -2,88 +2,129 @@
 
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.contract.provider_suite import PoolUnderTest, ProviderSuite
 from tests.support.fake_provider import FakeProvider
-from varuna_manager.cloud.local import AgentLaunch, LocalProvider
-from varuna_manager.cloud.provider import InstancePhase
+from tests.support.notes import MemoryNotes
+from varuna_manager.cloud.local import LocalProvider
+from varuna_manager.cloud.local_machines import AgentLaunch, LocalMachines
+from varuna_manager.cloud.provider import Provider
+from varuna_manager.cloud.trace import TraceProvider
 from varuna_manager.home import Home
-from varuna_runtime.spec.errors import InvalidInput
+from varuna_manager.pool_settings import TracePool
+from varuna_manager.traces import Change, Recording
 
-Pool = LocalProvider | FakeProvider
-SLEEPER = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)")
-
-
-@pytest.fixture(params=["local", "fake"])
-def provider(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pool]:
-    if request.param == "fake":
-        yield FakeProvider()
-        return
-    local = LocalProvider(Home(tmp_path), AgentLaunch(manager="127.0.0.1:1"), command=lambda *_: SLEEPER)
-    yield local
-    local.signal_all(signal.SIGKILL)
+SLEEPER = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(120)")
+LAUNCH = AgentLaunch(manager="127.0.0.1:1")
 
 
-def states(provider: Pool) -> dict[str, InstancePhase]:
-    return {n.node: n.phase for n in provider.list_nodes()}
+class FakePool:
+    names_return = False
+
+    def __init__(self) -> None:
+        self._fake = FakeProvider()
+        self.provider: Provider = self._fake
+
+    def reopen(self) -> Provider:
+        return self._fake
+
+    def kill(self, node: str) -> None:
+        self._fake.terminate(node)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        self._fake.fails = "no answer"
+        yield
+        self._fake.fails = ""
 
 
-def eventually(claim: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not claim():
-        assert time.monotonic() < deadline, "never became true"
-        time.sleep(0.01)
+class ProcessPool:
+    """Nodes as sleeping processes; a damaged record makes every call fail."""
+
+    names_return = False
+    provider: Provider
+
+    def __init__(self, root: Path) -> None:
+        self.home = Home(root)
+        self.machines = LocalMachines(self.home, "p", command=lambda *_: SLEEPER)
+
+    def reopen(self) -> Provider:
+        return LocalProvider(self.machines, LAUNCH)
+
+    def kill(self, node: str) -> None:
+        self.machines.kill(node)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        kept = self.home.pool_file.read_text()
+        self.home.pool_file.write_text("{")
+        yield
+        self.home.pool_file.write_text(kept)
 
 
-def test_a_new_pool_has_no_nodes(provider: Pool) -> None:
-    assert provider.list_nodes() == ()
+class TracePoolUnderTest(ProcessPool):
+    """A recording that offers five machines for ever."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._notes = MemoryNotes()
+        self._opened: list[TraceProvider] = []
+
+    def reopen(self) -> Provider:
+        offer = Change(at_s=0.0, joined=tuple(f"m{i}" for i in range(5)))
+        recording = Recording(changes=(offer,), length_s=1.0)
+        settings = TracePool(name="p", provider="trace", file="-")
+        self._opened.append(TraceProvider(self.machines, LAUNCH, recording, settings, self._notes))
+        return self._opened[-1]
+
+    def close(self) -> None:
+        for provider in self._opened:
+            provider.close()
 
 
-def test_added_nodes_run_and_are_listed_sorted(provider: Pool) -> None:
-    added = provider.add(2)
-    assert states(provider) == dict.fromkeys(added, InstancePhase.RUNNING)
-    assert [n.node for n in provider.list_nodes()] == sorted(added)
+@contextmanager
+def fake(_root: Path) -> Iterator[PoolUnderTest]:
+    yield FakePool()
 
 
-def test_a_terminated_node_is_gone_with_a_reason_and_the_others_stay(
-    provider: Pool,
-) -> None:
-    first, second = provider.add(2)
-    provider.terminate(first)
-    eventually(lambda: states(provider)[first] is InstancePhase.GONE)
-    assert states(provider)[second] is InstancePhase.RUNNING
-    assert {n.node: n.reason for n in provider.list_nodes()}[first]
+@contextmanager
+def local(root: Path) -> Iterator[PoolUnderTest]:
+    pool = ProcessPool(root)
+    pool.provider = pool.reopen()
+    try:
+        yield pool
+    finally:
+        pool.machines.signal_all(signal.SIGKILL)
 
 
-def test_terminating_twice_is_harmless(provider: Pool) -> None:
-    (node,) = provider.add(1)
-    provider.terminate(node)
-    provider.terminate(node)
-    eventually(lambda: states(provider) == {node: InstancePhase.GONE})
+@contextmanager
+def trace(root: Path) -> Iterator[PoolUnderTest]:
+    pool = TracePoolUnderTest(root)
+    pool.provider = pool.reopen()
+    try:
+        yield pool
+    finally:
+        pool.close()
+        pool.machines.signal_all(signal.SIGKILL)
 
 
-def test_names_are_not_used_again(provider: Pool) -> None:
-    (first,) = provider.add(1)
-    provider.terminate(first)
-    assert provider.add(1) != (first,)
+OPENERS: dict[str, Callable[[Path], AbstractContextManager[PoolUnderTest]]] = {
+    "fake": fake,
+    "local": local,
+    "trace": trace,
+}
 
 
-@pytest.mark.parametrize("act", ["terminate", "notice", "withdraw_notice"])
-def test_an_unknown_node_is_refused_by_name(provider: Pool, act: str) -> None:
-    call = getattr(provider, act)
-    with pytest.raises(InvalidInput, match="nowhere"):
-        call("nowhere", 1.0) if act == "notice" else call("nowhere")
+@pytest.fixture(params=sorted(OPENERS))
+def pool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PoolUnderTest]:
+    with OPENERS[request.param](tmp_path) as opened:
+        yield opened
 
 
-def test_a_notice_can_be_given_and_withdrawn_any_number_of_times(
-    provider: Pool,
-) -> None:
-    (node,) = provider.add(1)
-    provider.notice(node, 30.0)
-    provider.withdraw_notice(node)
-    provider.withdraw_notice(node)
-    assert states(provider) == {node: InstancePhase.RUNNING}
+class TestProvider(ProviderSuite):
+    """The suite, for each of them."""

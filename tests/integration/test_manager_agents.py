@@ -16,7 +16,7 @@ from tests.support.manager_process import (
     until_over,
 )
 from varuna_manager.client import Client
-from varuna_manager.cloud.local import AgentLaunch, LocalProvider
+from varuna_manager.cloud.local_machines import AgentLaunch, LocalMachines
 from varuna_runtime.wire.v1 import agent_pb2, agent_pb2_grpc
 
 SLEEPER = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)")
@@ -87,8 +87,8 @@ def test_an_agent_that_does_not_say_a_proper_hello_is_refused(
 def test_a_node_whose_process_is_gone_has_left_whatever_its_heartbeats_say(
     manager: ManagerProcess, client: Client
 ) -> None:
-    pool = LocalProvider(manager.home, AgentLaunch(manager=manager.address), command=lambda *_: SLEEPER)
-    (node,) = pool.add(1)
+    pool = LocalMachines(manager.home, command=lambda *_: SLEEPER)
+    (node,) = pool.add(AgentLaunch(manager=manager.address))
     with FakeAgent(manager.address, node):
         eventually(lambda: [n.state for n in client.nodes()] == ["READY"])
         (sleeper,) = pool.signal_all(signal.SIGKILL)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from varuna_manager.cloud.provider import Instance, InstancePhase, PoolReading, ProviderError
+from varuna_manager.cloud.provider import Instance, InstancePhase, PoolReading, ProviderError, Trouble
 from varuna_runtime.spec.errors import InvalidInput
 
 
@@ -38,9 +38,11 @@ class FakeProvider:
     def grow(self, desired: int, seen: PoolReading) -> None:
         if desired <= seen.desired:
             raise InvalidInput(f"cannot grow to {desired}")
-        self.add(desired - seen.desired)
+        self.add(max(0, desired - self.read(0.0).desired))
 
     def release(self, nodes: Sequence[str], seen: PoolReading) -> None:
+        for node in nodes:
+            self._known(node)
         for node in nodes:
             self.terminate(node)
 
@@ -64,7 +66,7 @@ class FakeProvider:
 
     def _answer(self) -> None:
         if self.fails:
-            raise ProviderError(self.fails)
+            raise ProviderError(self.fails, trouble=Trouble.RETRY)
 
     def _known(self, node: str) -> None:
         self._answer()

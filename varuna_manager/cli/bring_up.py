@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from varuna_manager import clock
-from varuna_manager.cli.connect import last_address
+from varuna_manager.cli.connect import client_at, last_address
 from varuna_manager.client import Client, NodeStatus
 from varuna_manager.cloud import processes
-from varuna_manager.cloud.local import AgentLaunch, LocalProvider, fair_share
+from varuna_manager.cloud.local_machines import AgentLaunch, LocalMachines, fair_share
 from varuna_manager.cloud.pool_file import Role
 from varuna_manager.cloud.processes import ProcessId
 from varuna_manager.cloud.provider import InstancePhase
@@ -48,9 +48,9 @@ def ensure_manager(home: Home, port: int | None, settings: Path | None = None) -
     address = last_address()
     if address is not None and answers(address):
         return address
-    provider = LocalProvider(home)
+    machines = LocalMachines(home)
     command = manager_command(home, port, settings)
-    process = _living_manager(provider) or provider.start_manager(command)
+    process = _living_manager(machines) or machines.start_manager(command)
     return _until(
         lambda: _serving(process, home),
         MANAGER_WITHIN_S,
@@ -62,31 +62,31 @@ def ensure_nodes(home: Home, address: str, count: int, shape: NodeShape) -> tupl
     """Add nodes until `count` live and return the new ones; it never removes any."""
     memory = shape.memory_bytes or fair_share(machine_bytes(), count) // shape.slots
     launch = AgentLaunch(manager=address, slots=shape.slots, memory_bytes=memory or None)
-    provider = LocalProvider(home, launch)
-    missing = count - len(living(provider))
-    return provider.add(missing) if missing > 0 else ()
+    machines = LocalMachines(home)
+    missing = count - len(living(machines))
+    return machines.add(launch, missing) if missing > 0 else ()
 
 
 def await_nodes(home: Home, address: str) -> tuple[NodeStatus, ...]:
     """Return the manager's view once every living local node is registered with its present process."""
-    provider = LocalProvider(home)
-    with Client(address) as client:
+    machines = LocalMachines(home)
+    with client_at(address) as client:
         return _until(
-            lambda: _all_registered(provider, client),
+            lambda: _all_registered(machines, client),
             NODES_WITHIN_S,
-            lambda: _missing(home, provider, client),
+            lambda: _missing(home, machines, client),
         )
 
 
-def living(provider: LocalProvider) -> tuple[str, ...]:
+def living(machines: LocalMachines) -> tuple[str, ...]:
     """Return the local nodes whose agent runs."""
-    return tuple(n.node for n in provider.list_nodes() if n.phase is InstancePhase.RUNNING)
+    return tuple(n.node for n in machines.list_nodes() if n.phase is InstancePhase.RUNNING)
 
 
 def answers(address: str) -> bool:
     """Return whether a manager serves at `address`."""
     try:
-        with Client(address, timeout_s=5.0) as client:
+        with client_at(address, timeout_s=5.0) as client:
             client.nodes()
     except NoManager:
         return False
@@ -122,8 +122,8 @@ def manager_command(home: Home, port: int | None, settings: Path | None) -> tupl
     return command if port is None else (*command, "--port", str(port))
 
 
-def _living_manager(provider: LocalProvider) -> ProcessId | None:
-    recorded = (s.process for s in provider.started() if s.role is Role.MANAGER)
+def _living_manager(machines: LocalMachines) -> ProcessId | None:
+    recorded = (s.process for s in machines.started() if s.role is Role.MANAGER)
     return next((process for process in recorded if processes.is_alive(process)), None)
 
 
@@ -136,18 +136,18 @@ def _serving(process: ProcessId, home: Home) -> str | None:
     return None
 
 
-def _all_registered(provider: LocalProvider, client: Client) -> tuple[NodeStatus, ...] | None:
-    return client.nodes() if not _unregistered(provider, client) else None
+def _all_registered(machines: LocalMachines, client: Client) -> tuple[NodeStatus, ...] | None:
+    return client.nodes() if not _unregistered(machines, client) else None
 
 
-def _unregistered(provider: LocalProvider, client: Client) -> tuple[str, ...]:
-    alive = {s.name: s.process.pid for s in provider.started() if processes.is_alive(s.process)}
+def _unregistered(machines: LocalMachines, client: Client) -> tuple[str, ...]:
+    alive = {s.name: s.process.pid for s in machines.started() if processes.is_alive(s.process)}
     known = {(n.node, n.pid) for n in client.nodes()}
-    return tuple(node for node in living(provider) if (node, alive.get(node)) not in known)
+    return tuple(node for node in living(machines) if (node, alive.get(node)) not in known)
 
 
-def _missing(home: Home, provider: LocalProvider, client: Client) -> str:
-    nodes = _unregistered(provider, client)
+def _missing(home: Home, machines: LocalMachines, client: Client) -> str:
+    nodes = _unregistered(machines, client)
     logs = "\n".join(tail(home.node(node) / "agent.log") for node in nodes)
     return f"not registered in time: {', '.join(nodes)}\n{logs}"
 

@@ -9,7 +9,7 @@ from varuna_manager.cli.nodes import node_table
 from varuna_manager.cli.options import as_bytes, as_seconds, examples
 from varuna_manager.cli.output import console
 from varuna_manager.cli.take_down import end_all
-from varuna_manager.cloud.local import LocalProvider
+from varuna_manager.cloud.local_machines import LocalMachines
 from varuna_manager.cloud.pool_file import exclusively
 from varuna_manager.config import default_home
 from varuna_manager.core.words import counted
@@ -68,12 +68,12 @@ def notice(node: str, *, in_s: float | None, cancel: bool) -> None:
 
     At the end of the DURATION its processes are killed; until then the job moves its work away.
     """
-    provider = LocalProvider(default_home())
+    machines = LocalMachines(default_home())
     if cancel == (in_s is not None):
         raise click.UsageError("give either --in DURATION or --cancel")
     if in_s is None:
-        provider.withdraw_notice(node)
+        machines.withdraw_notice(node)
         click.echo(f"{node} stays")
     else:
-        provider.notice(node, in_s)
+        machines.notice(node, in_s)
         click.echo(f"{node} will vanish in {in_s:g} s")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from varuna_manager import clock
 from varuna_manager.cloud import processes
-from varuna_manager.cloud.local import POOL_MARK, LocalProvider
+from varuna_manager.cloud.local_machines import POOL_MARK, LocalMachines
 from varuna_manager.cloud.pool_file import Started
 from varuna_manager.cloud.processes import ProcessId
 from varuna_manager.home import Home
@@ -28,16 +28,16 @@ def end_all(home: Home) -> tuple[Started, ...]:
 
     First politely; after the grace they are killed. Idempotent.
     """
-    provider = LocalProvider(home)
+    machines = LocalMachines(home)
     # Stopped processes take no notice of anything but SIGKILL until they continue.
-    provider.signal_all(signal.SIGCONT)
-    told = provider.signal_all(signal.SIGTERM)
-    if not _within(GRACE_S, lambda: not _alive(provider)):
-        provider.signal_all(signal.SIGKILL)
-    if not _within(GRACE_S, lambda: not _alive(provider)):
-        raise NotDown(f"still running after SIGKILL: {_names(_alive(provider))}")
+    machines.signal_all(signal.SIGCONT)
+    told = machines.signal_all(signal.SIGTERM)
+    if not _within(GRACE_S, lambda: not _alive(machines)):
+        machines.signal_all(signal.SIGKILL)
+    if not _within(GRACE_S, lambda: not _alive(machines)):
+        raise NotDown(f"still running after SIGKILL: {_names(_alive(machines))}")
     _end_orphans(home)
-    provider.forget_all()
+    machines.forget_all()
     _remove_run_files(home)
     return told
 
@@ -48,8 +48,8 @@ def orphans(home: Home) -> tuple[ProcessId, ...]:
     return tuple(process for process in found if process is not None)
 
 
-def _alive(provider: LocalProvider) -> tuple[Started, ...]:
-    return tuple(s for s in provider.started() if processes.is_alive(s.process))
+def _alive(machines: LocalMachines) -> tuple[Started, ...]:
+    return tuple(s for s in machines.started() if processes.is_alive(s.process))
 
 
 def _names(started: tuple[Started, ...]) -> str:

@@ -41,14 +41,18 @@ def open_provider(settings: AnyPool, *, notes: Notes, home: Home, manager_addres
     """
     match settings:
         case LocalPool():
-            from varuna_manager.cloud.local import AgentLaunch, LocalProvider
+            from varuna_manager.cloud.local import open_local
 
-            return LocalProvider(home, AgentLaunch(manager=manager_address, slots=settings.slots))
+            return open_local(settings, home=home, manager_address=manager_address)
         case StaticPool():
             from varuna_manager.cloud.static import StaticProvider
 
             return StaticProvider()
-        case TracePool() | AwsPool() | AzurePool() | GcpPool():
+        case TracePool():
+            from varuna_manager.cloud.trace import open_trace
+
+            return open_trace(settings, notes=notes, home=home, manager_address=manager_address)
+        case AwsPool() | AzurePool() | GcpPool():
             raise NotImplementedError(settings.provider)
         case _:
             assert_never(settings)

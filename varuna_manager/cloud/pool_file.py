@@ -27,6 +27,7 @@ class Started:
     name: str
     role: Role
     process: ProcessId
+    pool: str = ""  # name of the pool of an agent; empty: of `varuna up`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-_STATE, _START_TICKS = 0, 19  # places after the command name in /proc/<pid>/stat, see proc(5)
+_STATE, _PARENT, _START_TICKS = 0, 1, 19  # places after the command name in /proc/<pid>/stat, see proc(5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,17 @@ def send(process: ProcessId, signum: signal.Signals) -> bool:
     finally:
         os.close(handle)
     return True
+
+
+def reap(process: ProcessId) -> None:
+    """Take leave of exactly this process if it is a child of ours that has ended; else do nothing."""
+    try:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    is_ours = int(fields[_PARENT]) == os.getpid() and int(fields[_START_TICKS]) == process.start_ticks
+    if is_ours and fields[_STATE] == "Z":
+        os.waitpid(process.pid, os.WNOHANG)
 
 
 def boot_id() -> str:

@@ -13,13 +13,14 @@ import pytest
 
 from varuna_manager.clock import wall_s
 from varuna_manager.cloud import processes
-from varuna_manager.cloud.local import AgentLaunch, LocalProvider, agent_command, fair_share
+from varuna_manager.cloud.local_machines import AgentLaunch, LocalMachines, agent_command, fair_share
 from varuna_manager.cloud.pool_file import PoolFile
 from varuna_manager.cloud.provider import InstancePhase, ProviderError
 from varuna_manager.home import Home
 from varuna_runtime.spec.errors import InvalidInput
 
 SLEEPER = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)")
+LAUNCH = AgentLaunch(manager="127.0.0.1:1")
 
 
 @pytest.fixture
@@ -28,8 +29,8 @@ def home(tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-def pool(home: Home) -> Iterator[LocalProvider]:
-    local = LocalProvider(home, AgentLaunch(manager="127.0.0.1:1"), command=lambda *_: SLEEPER)
+def pool(home: Home) -> Iterator[LocalMachines]:
+    local = LocalMachines(home, command=lambda *_: SLEEPER)
     yield local
     local.signal_all(signal.SIGKILL)
 
@@ -44,23 +45,23 @@ def innocent() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another"}])
 def test_a_reused_pid_is_neither_alive_nor_killed(
-    home: Home, pool: LocalProvider, innocent: subprocess.Popen[bytes], change: dict[str, object]
+    home: Home, pool: LocalMachines, innocent: subprocess.Popen[bytes], change: dict[str, object]
 ) -> None:
-    (node,) = pool.add(1)
+    (node,) = pool.add(LAUNCH)
     pool_file = PoolFile(home.pool_file)
     recorded = pool_file.read()
     real = processes.identify(innocent.pid)
     assert real is not None
     mistaken = replace(recorded.started[0], process=replace(real, **change))
-    pool.terminate(node)
+    pool.kill(node)
     pool_file.write(recorded.with_started(mistaken))
-    pool.terminate(node)
+    pool.kill(node)
     assert innocent.poll() is None
     assert pool.list_nodes()[0].phase is InstancePhase.GONE
 
 
-def test_a_notice_names_its_deadline_in_wall_time(home: Home, pool: LocalProvider) -> None:
-    (node,) = pool.add(1)
+def test_a_notice_names_its_deadline_in_wall_time(home: Home, pool: LocalMachines) -> None:
+    (node,) = pool.add(LAUNCH)
     before = wall_s()
     pool.notice(node, 30.0)
     deadline = json.loads((home.node(node) / "notice.json").read_text())["deadline_unix"]
@@ -69,19 +70,19 @@ def test_a_notice_names_its_deadline_in_wall_time(home: Home, pool: LocalProvide
     assert not (home.node(node) / "notice.json").exists()
 
 
-def test_signal_all_reaches_the_manager_too_and_reports_who_lived(pool: LocalProvider) -> None:
-    pool.add(1)
+def test_signal_all_reaches_the_manager_too_and_reports_who_lived(pool: LocalMachines) -> None:
+    pool.add(LAUNCH)
     pool.start_manager(SLEEPER)
     assert [s.name for s in pool.signal_all(signal.SIGKILL)] == ["local-1", "manager"]
 
 
-def test_a_living_process_is_not_forgotten(pool: LocalProvider) -> None:
-    pool.add(1)
+def test_a_living_process_is_not_forgotten(pool: LocalMachines) -> None:
+    pool.add(LAUNCH)
     with pytest.raises(InvalidInput, match="local-1"):
         pool.forget_all()
 
 
-def test_a_forgotten_pool_leaves_no_record(home: Home, pool: LocalProvider) -> None:
+def test_a_forgotten_pool_leaves_no_record(home: Home, pool: LocalMachines) -> None:
     pool.start_manager(SLEEPER)
     (started,) = pool.signal_all(signal.SIGKILL)
     os.waitpid(started.process.pid, 0)
@@ -91,7 +92,7 @@ def test_a_forgotten_pool_leaves_no_record(home: Home, pool: LocalProvider) -> N
 
 
 def test_a_damaged_record_is_an_error_of_the_provider_not_an_empty_pool(
-    home: Home, pool: LocalProvider
+    home: Home, pool: LocalMachines
 ) -> None:
     home.pool_file.write_text("{")
     with pytest.raises(ProviderError, match=r"pool\.json"):
@@ -109,11 +110,6 @@ def test_a_zombie_counts_as_gone() -> None:
 def test_the_agent_is_told_its_slots_and_memory() -> None:
     command = agent_command(AgentLaunch(manager="h:1", slots=2, memory_bytes=5), "local-1", "/n")
     assert command[-4:] == ("--slots", "2", "--memory-bytes", "5")
-
-
-def test_adding_without_a_manager_address_says_so(home: Home) -> None:
-    with pytest.raises(InvalidInput, match="address of the manager"):
-        LocalProvider(home).add(1)
 
 
 @pytest.mark.parametrize("calls", [[4], [1, 8], [2, 4, 8], [8], [16]])
