@@ -52,7 +52,11 @@ def open_provider(settings: AnyPool, *, notes: Notes, home: Home, manager_addres
             from varuna_manager.cloud.trace import open_trace
 
             return open_trace(settings, notes=notes, home=home, manager_address=manager_address)
-        case AwsPool() | AzurePool() | GcpPool():
+        case AzurePool():
+            from varuna_manager.cloud.azure import open_azure
+
+            return open_azure(settings, notes=notes)
+        case AwsPool() | GcpPool():
             raise NotImplementedError(settings.provider)
         case _:
             assert_never(settings)
