@@ -19,6 +19,7 @@ from varuna_runtime.agent.notices.changes import (
 from varuna_runtime.wire.v1 import agent_pb2
 
 _LOOK_S = 0.1
+_MOST_CHARACTERS = 300
 _log = structlog.get_logger("varuna.agent")
 Report = Callable[[agent_pb2.AgentMessage], None]
 """Numbers a message and keeps it until it is acknowledged."""
@@ -102,16 +103,16 @@ class Watch:
                 _log.info("notice cancelled", detail=change.detail)
                 if self._is_leaving:
                     return 0
-                body = agent_pb2.NoticeReport(cancelled=True, detail=change.detail)
+                body = agent_pb2.NoticeReport(cancelled=True, detail=fit(change.detail))
                 return self._send(body, self._source.name)
             case _:
                 assert_never(change)
 
     def _become(self, state: str) -> None:
         """Before Hello it is not yet news."""
-        self.state = state
+        self.state = fit(state)
         if self._settled.is_set():
-            self._report(agent_pb2.AgentMessage(notices=agent_pb2.NoticesHealth(state=state)))
+            self._report(agent_pb2.AgentMessage(notices=agent_pb2.NoticesHealth(state=self.state)))
         self._settled.set()
 
     def _time(self, seconds_left: float | None) -> None:
@@ -123,7 +124,7 @@ class Watch:
 
     def _send_notice(self, seconds_left: float, source: str, detail: str) -> int:
         _log.info("notice", seconds_left=seconds_left, source=source, detail=detail)
-        return self._send(agent_pb2.NoticeReport(seconds_left=seconds_left, detail=detail), source)
+        return self._send(agent_pb2.NoticeReport(seconds_left=seconds_left, detail=fit(detail)), source)
 
     def _send(self, body: agent_pb2.NoticeReport, source: str) -> int:
         body.node, body.source = self._node, source
@@ -140,3 +141,8 @@ class Watch:
             if self._is_handed_over(seq):
                 return
             await asyncio.sleep(_LOOK_S)
+
+
+def fit(text: str) -> str:
+    """Return what a cloud wrote as one printable line of bounded length; protobuf refuses half a character."""
+    return "".join(c if c.isprintable() else "?" for c in text[:_MOST_CHARACTERS])
