@@ -12,11 +12,20 @@ import grpc
 from varuna_manager.core.phases import TERMINAL, JobPhase
 from varuna_manager.planner.request import Explanation
 from varuna_runtime.spec import canonical
-from varuna_runtime.spec.errors import Conflict, InvalidInput, NoManager, NotFound, VarunaError
+from varuna_runtime.spec.errors import (
+    AccessRefused,
+    Conflict,
+    InvalidInput,
+    NoManager,
+    NotFound,
+    VarunaError,
+)
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import BatchShape, Infeasible, Plan
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import Profile
+from varuna_runtime.spec.tickets import UserToken
+from varuna_runtime.wire.channels import Access, open_channel
 from varuna_runtime.wire.v1 import client_pb2 as pb
 from varuna_runtime.wire.v1 import client_pb2_grpc
 
@@ -98,6 +107,19 @@ class EventRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenStatus:
+    """One ticket (kind JOIN) or user token (USER); times are Unix seconds."""
+
+    id: str
+    kind: str
+    name: str  # node or user
+    created_at: float
+    expires_at: float
+    state: str
+    created_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
     """One committed step; a step that was replayed after a loss has one record a generation."""
 
@@ -141,10 +163,14 @@ class Submission:
 
 
 class Client:
-    """Calls one manager; use as a context manager. Safe to use from several threads."""
+    """Calls one manager; use as a context manager. Safe to use from several threads.
 
-    def __init__(self, address: str, *, timeout_s: float = 20.0) -> None:
+    Without `access` it speaks plain text, as a manager on loopback does; `access_of` makes one of a token.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = 20.0, access: Access | None = None) -> None:
         self.address = address
+        self._access = access
         self._timeout_s = timeout_s
         size_options = [
             ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
@@ -153,7 +179,7 @@ class Client:
             # that was restarted meanwhile.
             ("grpc.use_local_subchannel_pool", 1),
         ]
-        self._channel = grpc.insecure_channel(address, options=size_options)
+        self._channel = open_channel(address, access, size_options)
         stub: Callable[[grpc.Channel], Any] = client_pb2_grpc.ClientStub
         self._stub = stub(self._channel)
 
@@ -231,11 +257,30 @@ class Client:
         """Take a node out of use: its job moves away, then its agent is told to leave."""
         self._call(self._stub.DrainNode, pb.DrainNodeRequest(node=node, user=user))
 
+    def create_ticket(self, node: str, *, ttl_s: float = 0.0) -> str:
+        """Return a new join ticket for one machine; nobody can show it again. 0 s: the default life."""
+        request = pb.CreateTokenRequest(kind=pb.TokenKind.JOIN, name=node, ttl_s=ttl_s)
+        return str(self._call(self._stub.CreateToken, request).token)
+
+    def create_user_token(self, user: str, *, ttl_s: float = 0.0) -> str:
+        """Return a new user token; nobody can show it again. 0 s: the default life."""
+        request = pb.CreateTokenRequest(kind=pb.TokenKind.USER, name=user, ttl_s=ttl_s)
+        return str(self._call(self._stub.CreateToken, request).token)
+
+    def tokens(self) -> tuple[TokenStatus, ...]:
+        """Return every ticket and token the manager remembers, the oldest first."""
+        found = self._call(self._stub.Tokens, pb.TokensRequest()).tokens
+        return tuple(_record(TokenStatus, t) for t in found)
+
+    def revoke_token(self, id: str) -> None:
+        """Make a ticket or token useless at once, for open streams too."""
+        self._call(self._stub.RevokeToken, pb.RevokeTokenRequest(id=id))
+
     def _call(self, method: Callable[..., Any], request: object) -> Any:
         try:
             return method(request, timeout=self._timeout_s)
         except grpc.RpcError as err:
-            raise _translated(err, self.address) from err
+            raise _translated(err, self.address, self._access) from err
 
     def _limit(self, follow: bool) -> float | None:
         return None if follow else self._timeout_s
@@ -247,9 +292,14 @@ class Client:
         try:
             yield from call
         except grpc.RpcError as err:
-            raise _translated(err, self.address) from err
+            raise _translated(err, self.address, self._access) from err
         finally:
             call.cancel()
+
+
+def access_of(token: UserToken) -> Access:
+    """Return what a client needs to know the manager, and to be known by it."""
+    return Access(ca_pem=token.ca, bearer=token.bearer)
 
 
 def _submit_request(submission: Submission) -> pb.SubmitRequest:
@@ -277,14 +327,23 @@ def _plan_report(reply: pb.PlanReply) -> PlanReport:
 def _record(kind: type[R], message: _Message) -> R:
     """Copy a message into the record that has its field names."""
     values = {f.name: getattr(message, f.name) for f in fields(kind)}  # type: ignore[arg-type]
+    if kind is TokenStatus:
+        values["kind"] = pb.TokenKind.Name(values["kind"])
     if "ranks" in values:
         values["ranks"] = tuple(values["ranks"])
     return kind(**values)
 
 
-def _translated(err: grpc.RpcError, address: str) -> VarunaError:
+def _translated(err: grpc.RpcError, address: str, access: Access | None) -> VarunaError:
     code = getattr(err, "code", lambda: None)()
     details = getattr(err, "details", lambda: None)() or str(err)
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return AccessRefused(f"the manager at {address} refused: {details}")
+    if access is not None and ("SSL_ERROR" in details or "Tls handshake" in details):
+        return AccessRefused(
+            f"whoever answers at {address} is not the manager that made this token, or has a new authority; "
+            "ask its operator for a new token"
+        )
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         reason = details.rpartition(": ")[2].strip(" )").lower()  # the rest is gRPC's own history of it
         return NoManager(f"no manager answers at {address} ({reason}); start one with `varuna up`")

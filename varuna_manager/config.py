@@ -3,7 +3,7 @@
 import ipaddress
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,8 +27,15 @@ class ManagerConfig(BaseModel):
     """Address to listen on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0: any free port; the bound one is written to manager/manager.json."""
+    security: Literal["auto", "tls"] = "auto"
+    """auto: plain text on loopback, where everyone is let in, and TLS with tickets and tokens beyond it."""
     insecure_plaintext: bool = False
-    """Allow listening beyond loopback although the control plane is neither encrypted nor authenticated."""
+    """Plain text beyond loopback too: the control plane is then neither encrypted nor authenticated."""
+    advertise: str = ""
+    """HOST or HOST:PORT that others dial, for tickets and tokens; default: host, or for a wildcard the
+    address of the interface with the default route."""
+    certificate_life_s: Annotated[float, Field(ge=2)] = 86400.0
+    """Certificates of nodes are good for this long; agents renew them at two thirds of it."""
     store: str = ""
     """URL of the object store of bundles, profiles and checkpoints; default: file:// below the home."""
     pools: Annotated[tuple[AnyPool, ...], Field(min_length=1)] = (LocalPool(name="local"),)
@@ -48,6 +55,11 @@ class ManagerConfig(BaseModel):
     def places(self) -> Home:
         """The state home's layout."""
         return Home(Path(self.home)) if self.home else default_home()
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether peers need a certificate or a token."""
+        return self.security == "tls" or not (_is_loopback(self.host) or self.insecure_plaintext)
 
     @property
     def store_url(self) -> str:
@@ -81,11 +93,8 @@ def load(path: Path) -> ManagerConfig:
 
 def checked(config: ManagerConfig) -> ManagerConfig:
     """Return the settings if they are safe together, else raise InvalidInput."""
-    if not _is_loopback(config.host) and not config.insecure_plaintext:
-        raise InvalidInput(
-            f"host: seen {config.host}, which others can reach, but the control plane is neither encrypted "
-            "nor authenticated; listen on 127.0.0.1, or set insecure_plaintext: true on a private network"
-        )
+    if config.security == "tls" and config.insecure_plaintext:
+        raise InvalidInput("insecure_plaintext: seen true beside security: tls, wanted at most one of them")
     if config.lease_s < 3 * config.beat_s:
         raise InvalidInput(
             f"lease_s: seen {config.lease_s:g}, wanted at least 3 x beat_s = {3 * config.beat_s:g}"

@@ -8,12 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from varuna_manager import config as settings
-from varuna_manager import serving, single, snapshots
+from varuna_manager import listening, serving, single, snapshots
 from varuna_manager.clock import Clock
 from varuna_manager.cloud import processes
 from varuna_manager.cloud.opening import open_provider
@@ -26,6 +25,7 @@ from varuna_manager.core.state import State
 from varuna_manager.core.step import step
 from varuna_manager.dispatch import Dispatcher, keep_profile
 from varuna_manager.links import Links
+from varuna_manager.listening import Bound, Door
 from varuna_manager.logbook import Logbook
 from varuna_manager.means import Means
 from varuna_manager.persistence import Batch, Database
@@ -34,19 +34,13 @@ from varuna_manager.rpc.agents import AgentLinkService, LinkSettings
 from varuna_manager.rpc.clients import ClientService
 from varuna_manager.secrecy import SecretBox, generation_key
 from varuna_manager.watching import forget_secrets, poll_provider, report_gone, take_snapshots, tick
-from varuna_runtime.spec.errors import Conflict, VarunaError
+from varuna_runtime.spec.errors import VarunaError
 from varuna_runtime.store import Store, open_store
 from varuna_runtime.wire.v1 import agent_pb2_grpc, client_pb2_grpc
 
 _log = structlog.get_logger()
-_MAX_MESSAGE_BYTES = 64 * 2**20
 _STOP_GRACE_S = 0.5
 _REMEMBERED_STEPS = 20
-_SERVER_OPTIONS = [
-    ("grpc.so_reuseport", 0),  # a second manager on the port must fail, not share it
-    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
-]
 
 
 def run(config: ManagerConfig) -> None:
@@ -66,10 +60,9 @@ async def _run(config: ManagerConfig, held: ExitStack) -> None:
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    server = grpc.aio.server(options=_SERVER_OPTIONS)
-    address = _bound(server, config)  # before the store is touched: a second manager must not take it over
+    bound = listening.bound(config)  # before the store is touched: a second manager must not take it over
     tasks = asyncio.TaskGroup()
-    parts = _assembled(config, held, tasks)
+    parts = _assembled(config, bound, held, tasks)
     async with tasks:
         workers = [
             tasks.create_task(parts.consumer.run()),
@@ -80,16 +73,24 @@ async def _run(config: ManagerConfig, held: ExitStack) -> None:
         ]
         try:
             await _take_over(parts)
-            await _serve(server, parts)
-            here = serving.Serving(address=address, epoch=parts.started.epoch, process=processes.own())
+            await _serve(parts)
+            workers.append(tasks.create_task(parts.door.keep()))
+            if parts.door.desk is not None:
+                await parts.door.desk.keep_admin_token(config.places.admin_token)
+            here = serving.Serving(
+                address=parts.door.address,
+                epoch=parts.started.epoch,
+                process=processes.own(),
+                is_tls=config.is_tls,
+            )
             serving.write(config.places, here)
-            _log.info("serving", address=address, epoch=parts.started.epoch, home=str(config.places.root))
+            _log.info("serving", address=here.address, epoch=here.epoch, home=str(config.places.root))
             await stop.wait()
             _log.info("stopping", why="asked to; agents keep their workers")
         finally:
             parts.consumer.close()
             parts.dispatcher.close()
-            await server.stop(_STOP_GRACE_S)
+            await parts.door.server.stop(_STOP_GRACE_S)
         for worker in workers:
             worker.cancel()
 
@@ -106,9 +107,10 @@ class _Parts:
     agents: AgentLinkService
     clients: ClientService
     started: ManagerStarted
+    door: Door
 
 
-def _assembled(config: ManagerConfig, held: ExitStack, tasks: asyncio.TaskGroup) -> _Parts:
+def _assembled(config: ManagerConfig, bound: Bound, held: ExitStack, tasks: asyncio.TaskGroup) -> _Parts:
     home = config.places
     database = Database(home.journal)
     held.callback(database.close)
@@ -134,6 +136,7 @@ def _assembled(config: ManagerConfig, held: ExitStack, tasks: asyncio.TaskGroup)
         journal_id=database.last_id(),
     )
     dispatcher.answer_to(consumer.offer)
+    door = listening.door(bound, config, database, consumer, means.clock)
     started = ManagerStarted(
         at_s=means.clock.now_s(),
         epoch=database.next_epoch(),
@@ -156,9 +159,10 @@ def _assembled(config: ManagerConfig, held: ExitStack, tasks: asyncio.TaskGroup)
         ),
         links=means.links,
         secrets=means.secrets,
-        agents=AgentLinkService(consumer, means.links, logbook, means.clock, link_settings),
-        clients=ClientService(means, consumer, logbook),
+        agents=AgentLinkService(consumer, means.links, logbook, means.clock, link_settings, door.desk),
+        clients=ClientService(means, consumer, logbook, desk=door.desk, book=door.book),
         started=started,
+        door=door,
     )
 
 
@@ -188,36 +192,14 @@ def _remembered(database: Database, state: State) -> Iterator[StepSeen]:
             )
 
 
-async def _serve(server: grpc.aio.Server, parts: _Parts) -> None:
+async def _serve(parts: _Parts) -> None:
+    server = parts.door.server
     agent_pb2_grpc.add_AgentLinkServicer_to_server(parts.agents, server)  # type: ignore[no-untyped-call]
     client_pb2_grpc.add_ClientServicer_to_server(parts.clients, server)  # type: ignore[no-untyped-call]
     healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     await server.start()
     await healthy.set("", health_pb2.HealthCheckResponse.SERVING)
-
-
-def _bound(server: grpc.aio.Server, config: ManagerConfig) -> str:
-    """Listen; with port 0 where the last manager of this home did, since its agents dial that address."""
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    last = serving.read(config.places)
-    if config.port == 0 and last is not None and last.address.startswith(f"{host}:"):
-        try:
-            return _listening(server, last.address)
-        except Conflict as err:
-            _log.warning("address lost", why=str(err))
-    return _listening(server, f"{host}:{config.port}")
-
-
-def _listening(server: grpc.aio.Server, address: str) -> str:
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError as err:
-        raise Conflict(
-            f"cannot listen on {address}: another process has the port, perhaps another manager; "
-            "end it, or choose another port"
-        ) from err
-    return f"{address.rpartition(':')[0]}:{port}"
 
 
 class _Committing:

@@ -51,6 +51,26 @@ class Home:
         return self.manager / "generation.key"
 
     @property
+    def authority(self) -> Path:
+        """Folder of the certificate authority; its key is worth every node and user."""
+        return self.manager
+
+    @property
+    def server_pem(self) -> Path:
+        """Key and certificate of the TLS listener."""
+        return self.manager / "server.pem"
+
+    @property
+    def admin_token(self) -> Path:
+        """User token of whoever may read the manager's files."""
+        return self.manager / "admin.token"
+
+    @property
+    def login(self) -> Path:
+        """User token stored by `varuna login`."""
+        return self.root / "login.token"
+
+    @property
     def store_url(self) -> str:
         """URL of the default object store."""
         return (self.root.absolute() / "store").as_uri()

@@ -4,6 +4,7 @@ One connection writes; a commit returns once SQLite has synced it (WAL, synchron
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -311,6 +312,18 @@ class Database:
             query = query.where(_profiles.c.device_kind == device_kind)
         with self._reader.connect() as connection:
             return connection.execute(query.order_by(_profiles.c.device_kind).limit(1)).scalar()
+
+    def add_tables(self, tables: sa.MetaData) -> None:
+        """Make tables that another part of the manager owns, unless they are there."""
+        tables.create_all(self._writer)
+
+    def reading(self) -> AbstractContextManager[sa.Connection]:
+        """Return a connection to read from."""
+        return self._reader.connect()
+
+    def writing(self) -> AbstractContextManager[sa.Connection]:
+        """Return a transaction; it is on disk once left."""
+        return self._writer.begin()
 
     def notes(self, owner: str) -> "DatabaseNotes":
         """Return the notes of one owner, such as a pool."""

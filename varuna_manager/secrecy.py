@@ -56,6 +56,16 @@ def new_suffix() -> str:
     return secrets.token_hex(3)
 
 
+def new_token_id() -> str:
+    """Return an id for a ticket or token; it is no secret."""
+    return secrets.token_hex(4)
+
+
+def new_token_secret() -> str:
+    """Return 256 random bits as text."""
+    return secrets.token_urlsafe(32)
+
+
 def generation_key(path: Path) -> bytes:
     """Return the key of this home, made at the first call."""
     try:

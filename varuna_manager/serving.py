@@ -19,6 +19,7 @@ class Serving:
     address: str  # HOST:PORT
     epoch: int
     process: ProcessId
+    is_tls: bool = False
 
     @property
     def is_alive(self) -> bool:

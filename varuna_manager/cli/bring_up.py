@@ -61,10 +61,14 @@ def ensure_manager(home: Home, port: int | None, settings: Path | None = None) -
 def ensure_nodes(home: Home, address: str, count: int, shape: NodeShape) -> tuple[str, ...]:
     """Add nodes until `count` live and return the new ones; it never removes any."""
     memory = shape.memory_bytes or fair_share(machine_bytes(), count) // shape.slots
-    launch = AgentLaunch(manager=address, slots=shape.slots, memory_bytes=memory or None)
     machines = LocalMachines(home)
     missing = count - len(living(machines))
-    return machines.add(launch, missing) if missing > 0 else ()
+    if missing <= 0:
+        return ()
+    with client_at(address) as client:
+        ticket = None if access_to(address) is None else client.create_ticket
+        launch = AgentLaunch(manager=address, slots=shape.slots, memory_bytes=memory or None, ticket=ticket)
+        return machines.add(launch, missing)
 
 
 def await_nodes(home: Home, address: str) -> tuple[NodeStatus, ...]:

@@ -44,6 +44,10 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "nodes": Entry("nodes", "Show the nodes the manager knows."),
         "drain": Entry("nodes", "Move the work off a node and let it leave."),
     },
+    "Access": {
+        "token": Entry("tokens", "Make, show and revoke join tickets and user tokens."),
+        "login": Entry("tokens", "Store a user token of a manager elsewhere."),
+    },
     "Daemons": {
         "manager": Entry("manager", "Run the manager in the foreground."),
         "agent": Entry("agent", "Run the agent of this node in the foreground."),

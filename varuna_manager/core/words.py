@@ -48,6 +48,10 @@ class What(StrEnum):
     MACHINE_STUCK = "machine-stuck"
     NODE_WARM = "node-warm"
     NODE_COLD = "node-cold"
+    NODE_ENROLLED = "node-enrolled"
+    TOKEN_CREATED = "token-created"
+    TOKEN_REVOKED = "token-revoked"
+    REFUSED = "refused"
 
 
 def counted(number: int, noun: str) -> str:

@@ -15,9 +15,12 @@ from varuna_manager.core import events
 from varuna_manager.links import Link, Links
 from varuna_manager.logbook import Logbook, LogFile
 from varuna_manager.persistence import Batch, ProfileRow
-from varuna_manager.rpc import translate
+from varuna_manager.rpc import joins, translate
+from varuna_manager.rpc.callers import calling, refuse_other_node
+from varuna_manager.rpc.refusals import refusals
+from varuna_manager.security.desk import Desk
 from varuna_runtime.spec import canonical
-from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.spec.errors import Conflict, InvalidInput
 from varuna_runtime.wire.v1 import agent_pb2, agent_pb2_grpc
 
 _log = structlog.get_logger()
@@ -44,13 +47,20 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
     """One `Connect` call is one agent's control stream."""
 
     def __init__(
-        self, consumer: Consumer, links: Links, logbook: Logbook, clock: Clock, settings: LinkSettings
+        self,
+        consumer: Consumer,
+        links: Links,
+        logbook: Logbook,
+        clock: Clock,
+        settings: LinkSettings,
+        desk: Desk | None = None,
     ) -> None:
         self._consumer = consumer
         self._links = links
         self._logbook = logbook
         self._clock = clock
         self._settings = settings
+        self._desk = desk
         self._log_lock = asyncio.Lock()
 
     async def Connect(self, requests: Messages, context: Context) -> None:  # noqa: N802
@@ -59,6 +69,7 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
             joined = await self._joined(requests)
         except InvalidInput as err:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(err))
+        refuse_other_node(joined.node)
         link = Link(joined.node, joined.incarnation)
         link.send(agent_pb2.ManagerMessage(welcome=self._welcome()))
         self._links.attach(link)
@@ -75,6 +86,7 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
     ) -> agent_pb2.LogAck:
         """Append log chunks of known jobs; the reply means that they are in the files."""
         async for chunk in requests:
+            refuse_other_node(chunk.node)
             if chunk.job not in self._consumer.state.jobs:
                 message = f"no job {chunk.job!r}"
                 await context.abort(grpc.StatusCode.NOT_FOUND, message)
@@ -82,6 +94,15 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
             async with self._log_lock:
                 await asyncio.to_thread(self._logbook.append, chunk.job, log, chunk.offset, chunk.data)
         return agent_pb2.LogAck()
+
+    async def Renew(self, request: agent_pb2.RenewRequest, context: Context) -> agent_pb2.Certificate:  # noqa: N802
+        """Return a fresh certificate for the node whose present one secures the connection."""
+        async with refusals(context):
+            caller = calling.get()
+            if self._desk is None or caller is None:
+                raise Conflict("this manager speaks plain text; there are no certificates to renew")
+            issued = self._desk.renewed(caller.node, request.csr_pem)
+            return joins.certificate(issued, self._desk.authority.ca_pem)
 
     def _welcome(self) -> agent_pb2.Welcome:
         return agent_pb2.Welcome(

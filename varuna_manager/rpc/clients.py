@@ -16,9 +16,12 @@ from varuna_manager.means import Means
 from varuna_manager.persistence import plan_row
 from varuna_manager.planner.request import PlanRequest
 from varuna_manager.rpc import shown, submission
+from varuna_manager.rpc.doorbook import DoorBook
 from varuna_manager.rpc.refusals import UnknownName, refusals
 from varuna_manager.rpc.tail import Tail
+from varuna_manager.rpc.tokens import TokenCalls
 from varuna_manager.secrecy import new_suffix
+from varuna_manager.security.desk import Desk
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import Conflict, InvalidInput
 from varuna_runtime.spec.profile import Profile, workload_hash
@@ -30,10 +33,19 @@ _SETTLE_S = 1.0  # the last log lines arrive a little after the end of their job
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class ClientService(client_pb2_grpc.ClientServicer):
+class ClientService(TokenCalls, client_pb2_grpc.ClientServicer):
     """Jobs are found by id, or by name, which means the newest of that name."""
 
-    def __init__(self, means: Means, consumer: Consumer, logbook: Logbook) -> None:
+    def __init__(
+        self,
+        means: Means,
+        consumer: Consumer,
+        logbook: Logbook,
+        *,
+        desk: Desk | None = None,
+        book: DoorBook | None = None,
+    ) -> None:
+        TokenCalls.__init__(self, desk, book)
         self._means = means
         self._consumer = consumer
         self._logbook = logbook

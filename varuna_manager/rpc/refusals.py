@@ -7,7 +7,14 @@ from typing import Any
 
 import grpc
 
-from varuna_runtime.spec.errors import Conflict, InvalidInput, StoreError, VarunaError
+from varuna_runtime.spec.errors import (
+    AccessRefused,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    StoreError,
+    VarunaError,
+)
 
 
 class UnknownName(InvalidInput):
@@ -23,6 +30,7 @@ class UnknownName(InvalidInput):
 
 _CODES: tuple[tuple[type[VarunaError], grpc.StatusCode], ...] = (
     (UnknownName, grpc.StatusCode.NOT_FOUND),
+    (NotFound, grpc.StatusCode.NOT_FOUND),
     (InvalidInput, grpc.StatusCode.INVALID_ARGUMENT),
     (Conflict, grpc.StatusCode.FAILED_PRECONDITION),
     (StoreError, grpc.StatusCode.UNAVAILABLE),
@@ -31,9 +39,11 @@ _CODES: tuple[tuple[type[VarunaError], grpc.StatusCode], ...] = (
 
 @asynccontextmanager
 async def refusals(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
-    """Answer with the status of whatever error of ours the body raises."""
+    """Answer with the status of whatever error of ours the body raises; AccessRefused is the guard's."""
     try:
         yield
+    except AccessRefused:
+        raise
     except VarunaError as err:
         code = next((c for kind, c in _CODES if isinstance(err, kind)), grpc.StatusCode.UNKNOWN)
         await context.abort(code, str(err))

@@ -34,8 +34,7 @@ def test_the_store_is_below_the_home_by_default() -> None:
         ("port: 1\nport: 2\n", r"manager\.yaml:2: port: "),
         ("- a\n", "wanted a mapping"),
         ("host: [\n", r"manager\.yaml:\d"),
-        ("host: 0.0.0.0\n", "insecure_plaintext"),
-        ("host: manager.example.org\n", "insecure_plaintext"),
+        ("security: tls\ninsecure_plaintext: true\n", "insecure_plaintext: seen true beside security: tls"),
         ("beat_s: 2.0\nlease_s: 3.0\n", "at least 3 x beat_s"),
     ],
 )
@@ -50,10 +49,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
-def test_loopback_needs_no_permission(host: str) -> None:
-    assert checked(ManagerConfig(host=host)).host == host
+def test_loopback_is_plain_text_unless_tls_is_asked_for(host: str) -> None:
+    assert not checked(ManagerConfig(host=host)).is_tls
+    assert checked(ManagerConfig(host=host, security="tls")).is_tls
 
 
-def test_plaintext_beyond_loopback_must_be_asked_for() -> None:
-    config = ManagerConfig(host="10.0.0.1", insecure_plaintext=True)
-    assert checked(config) == config
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "manager.example.org"])
+def test_plaintext_beyond_loopback_must_be_asked_for(host: str) -> None:
+    assert checked(ManagerConfig(host=host)).is_tls
+    assert not checked(ManagerConfig(host=host, insecure_plaintext=True)).is_tls
