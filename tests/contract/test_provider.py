@@ -10,13 +10,16 @@ import pytest
 
 from tests.contract.provider_suite import PoolUnderTest, ProviderSuite
 from tests.support.fake_provider import FakeProvider
+from tests.support.fake_ssh import FakeSsh
 from tests.support.notes import MemoryNotes
 from varuna_manager.cloud.local import LocalProvider
 from varuna_manager.cloud.local_machines import AgentLaunch, LocalMachines
 from varuna_manager.cloud.provider import Provider
+from varuna_manager.cloud.ssh import Ssh
+from varuna_manager.cloud.static import SshProvider
 from varuna_manager.cloud.trace import TraceProvider
 from varuna_manager.home import Home
-from varuna_manager.pool_settings import TracePool
+from varuna_manager.pool_settings import SshHost, StaticPool, TracePool
 from varuna_manager.traces import Change, Recording
 
 SLEEPER = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(120)")
@@ -87,6 +90,32 @@ class TracePoolUnderTest(ProcessPool):
             provider.close()
 
 
+class SshPool:
+    """Five hosts behind a program that plays `ssh`."""
+
+    names_return = True
+
+    def __init__(self, root: Path) -> None:
+        self.ssh = FakeSsh(root)
+        self._notes = MemoryNotes()
+        hosts = tuple(SshHost(host=f"user@h{i}", node=f"n{i}") for i in range(5))
+        self._settings = StaticPool(name="p", provider="static", hosts=hosts, command=str(self.ssh.agent))
+        self.provider = self.reopen()
+
+    def reopen(self) -> Provider:
+        ssh = Ssh(str(self.ssh.program))
+        return SshProvider(self._settings, notes=self._notes, manager_address="127.0.0.1:1", ssh=ssh)
+
+    def kill(self, node: str) -> None:
+        self.ssh.kill(f"user@h{node.removeprefix('n')}", node)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        self.ssh.break_down()
+        yield
+        self.ssh.mend()
+
+
 @contextmanager
 def fake(_root: Path) -> Iterator[PoolUnderTest]:
     yield FakePool()
@@ -113,9 +142,19 @@ def trace(root: Path) -> Iterator[PoolUnderTest]:
         pool.machines.signal_all(signal.SIGKILL)
 
 
+@contextmanager
+def static_ssh(root: Path) -> Iterator[PoolUnderTest]:
+    pool = SshPool(root)
+    try:
+        yield pool
+    finally:
+        pool.ssh.kill_all()
+
+
 OPENERS: dict[str, Callable[[Path], AbstractContextManager[PoolUnderTest]]] = {
     "fake": fake,
     "local": local,
+    "static-ssh": static_ssh,
     "trace": trace,
 }
 

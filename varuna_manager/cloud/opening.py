@@ -45,9 +45,9 @@ def open_provider(settings: AnyPool, *, notes: Notes, home: Home, manager_addres
 
             return open_local(settings, home=home, manager_address=manager_address)
         case StaticPool():
-            from varuna_manager.cloud.static import StaticProvider
+            from varuna_manager.cloud.static import open_static
 
-            return StaticProvider()
+            return open_static(settings, notes=notes, manager_address=manager_address)
         case TracePool():
             from varuna_manager.cloud.trace import open_trace
 
