@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,10 +26,16 @@ _MAIN = (
 
 
 class ManagerProcess:
-    """Starts, kills and starts again the manager of one home; `settings` go into manager.yaml."""
+    """Starts, kills and starts again the manager of one home; `settings` go into manager.yaml.
 
-    def __init__(self, root: Path, **settings: object) -> None:
+    It runs in this process's environment, or in `environment`.
+    """
+
+    def __init__(
+        self, root: Path, *, environment: Mapping[str, str] | None = None, **settings: object
+    ) -> None:
         self.home = Home(root)
+        self._environment = environment
         self._file = root / "manager.yaml"
         self._file.write_text(json.dumps({"home": str(root), **settings}))
         self._process: subprocess.Popen[bytes] | None = None
@@ -38,7 +44,8 @@ class ManagerProcess:
         """Start a process and do not wait for it."""
         log = self.home.root / "manager.err"
         with log.open("ab") as errors:
-            return subprocess.Popen([sys.executable, "-c", _MAIN, str(self._file)], stderr=errors)
+            command = [sys.executable, "-c", _MAIN, str(self._file)]
+            return subprocess.Popen(command, stderr=errors, env=self._environment)
 
     def start(self) -> "ManagerProcess":
         self._process = process = self.spawn()
