@@ -1,8 +1,8 @@
 """Writes the files of this folder that others carry inside into those, so that each text has one source.
 
 In YAML a block scalar `|  # PATH` holds the text of PATH (below this folder), and a key `KEY:  # PATH` the
-value of that JSON file, with `!Sub` before what CloudFormation has to fill in. In the ARM template a variable
-`"PATH"` holds the text. `python deploy/embed.py` rewrites all; a test compares.
+value of that JSON file, with `!Sub` before what CloudFormation has to fill in. In the ARM template the
+variables of `VARIABLES` hold a text each. `python deploy/embed.py` rewrites all; a test compares.
 """
 
 import json
@@ -16,10 +16,11 @@ CARRIERS = (  # in this order: the later ones carry the earlier ones
     "aws/varuna.yaml",
     "azure/template.json",
 )
+VARIABLES = {"managerCloudInit": "cloud-init/manager.yaml", "nodeCloudInit": "cloud-init/node.yaml"}
 _BLOCK = re.compile(r"^( *)(?:- (?:[\w-]+: )?|[\w-]+: )\|  # (\S+)$")
 _DOCUMENT = re.compile(r"^( *)\w+:  # (\S+\.json)$")
 _PLACEHOLDER = re.compile(r'("[^"]*\$\{[^"]*")')
-_VARIABLE = re.compile(r'^( *)"(\S+/\S+)": ".*"(,?)$')
+_VARIABLE = re.compile(rf'^( *)"({"|".join(VARIABLES)})": ".*"(,?)$')
 
 
 def embedded(text: str) -> str:
@@ -31,8 +32,8 @@ def embedded(text: str) -> str:
         line = lines[at]
         at += 1
         if variable := _VARIABLE.match(line):
-            indent, path, comma = variable.groups()
-            result.append(f'{indent}"{path}": {json.dumps(_source(path))}{comma}')
+            indent, name, comma = variable.groups()
+            result.append(f'{indent}"{name}": {json.dumps(_source(VARIABLES[name]))}{comma}')
             continue
         result.append(line)
         if block := _BLOCK.match(line) or _DOCUMENT.match(line):

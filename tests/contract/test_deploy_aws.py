@@ -104,7 +104,9 @@ def stack(moto: Moto) -> dict[str, str]:
     listed = moto.client("cloudformation").list_stack_resources(StackName="demo")
     found = listed["StackResourceSummaries"]
     return {
-        each["LogicalResourceId"]: each["PhysicalResourceId"] for each in found if "LogicalResourceId" in each
+        each["LogicalResourceId"]: each["PhysicalResourceId"]
+        for each in found
+        if each.get("LogicalResourceId")
     }
 
 

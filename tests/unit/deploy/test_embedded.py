@@ -35,7 +35,7 @@ def test_a_document_gets_its_placeholders_marked() -> None:
 
 
 def test_a_variable_of_the_arm_template_is_one_string() -> None:
-    found = deploy.embed().embedded('  "systemd/varuna-agent.service": "",\n')
+    found = deploy.embed().embedded('  "nodeCloudInit": "",\n')
     key, value = found.strip().rstrip(",").split(": ", 1)
-    assert json.loads(key) == "systemd/varuna-agent.service"
-    assert json.loads(value) == (deploy.DEPLOY / "systemd/varuna-agent.service").read_text()
+    assert json.loads(key) == "nodeCloudInit"
+    assert json.loads(value) == (deploy.DEPLOY / "cloud-init/node.yaml").read_text()
