@@ -12,10 +12,11 @@ from pathlib import Path
 
 from tests.support.fake_agent import profile_of
 from varuna_manager import serving
-from varuna_manager.client import Client, JobStatus, NoManager, Submission
+from varuna_manager.client import Client, JobStatus, NoManager, Submission, access_of
 from varuna_manager.home import Home
 from varuna_runtime.spec.job import JobSpec, Nodes
 from varuna_runtime.spec.model import ModelRecord, SegmentRecord, TensorRecord
+from varuna_runtime.spec.tickets import user_token
 from varuna_runtime.store import open_store
 
 WAIT_S = 30.0
@@ -66,7 +67,11 @@ class ManagerProcess:
         return self._process.wait(WAIT_S)
 
     def client(self) -> Client:
-        return Client(self.address)
+        """Return a client; of a manager beyond loopback with the operator's own token."""
+        found = serving.read(self.home)
+        assert found is not None
+        token = user_token(self.home.admin_token.read_text()) if found.is_tls else None
+        return Client(found.address, access=None if token is None else access_of(token))
 
     @property
     def pid(self) -> int:
