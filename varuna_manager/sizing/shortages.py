@@ -1,0 +1,85 @@
+"""Pools that do not deliver: how long to leave them alone, how much to ask for next, and when all is well."""
+
+from varuna_manager.cloud.provider import InstancePhase, PoolReading, Trouble
+from varuna_manager.core.words import What
+from varuna_manager.sizing.course import Course
+from varuna_manager.sizing.settings import Rules
+
+_LIVING = {InstancePhase.STARTING, InstancePhase.RUNNING}
+
+
+def look(course: Course, rules: Rules, reading: PoolReading) -> None:
+    """Compare a fresh reading with what was asked for."""
+    live = sum(m.phase in _LIVING and not m.is_stray for m in reading.instances)
+    pool = course.pool(rules)
+    is_lacking = reading.desired > live
+    lacking_since_s = (pool.lacking_since_s or course.now_s) if is_lacking else None
+    pool = course.remember(rules, lacking_since_s=lacking_since_s)
+    if pool.asked is not None and live >= pool.asked:
+        _delivered(course, rules)
+    elif pool.asked is not None and course.now_s - pool.asked_s < settle_s(rules):
+        return  # what the provider says of a shortage may be of the time before
+    elif reading.shortage and (is_lacking or pool.asked is not None):
+        _short(course, rules, reading, live, reading.shortage)
+    elif lacking_since_s is not None and course.now_s - lacking_since_s >= course.sizing.boot_timeout_s:
+        waited_s = course.now_s - lacking_since_s
+        _short(course, rules, reading, live, f"nothing came within {waited_s:.0f} s")
+    elif not is_lacking and not reading.is_writing:
+        short = pool.short if course.now_s < pool.retry_at_s else ""
+        course.remember(rules, short=short, asked=None)
+
+
+def settle_s(rules: Rules) -> float:
+    """Return how long readings may lag behind a write."""
+    return 2 * rules.poll_s
+
+
+def _delivered(course: Course, rules: Rules) -> None:
+    pool = course.pool(rules)
+    step = None if pool.step is None else pool.step * 2
+    course.remember(rules, asked=None, shortages=0, short="", retry_at_s=0.0, step=step)
+
+
+def _short(course: Course, rules: Rules, reading: PoolReading, live: int, words: str) -> None:
+    pool = course.pool(rules)
+    if course.now_s < pool.retry_at_s:
+        return
+    target = reading.desired if pool.asked is None else max(pool.asked, reading.desired)
+    trouble = reading.shortage_trouble or Trouble.CAPACITY
+    enter(course, rules, f"asked for {target}, has {live}: {words}", missing=target - live, trouble=trouble)
+
+
+def enter(course: Course, rules: Rules, words: str, *, missing: int, trouble: Trouble) -> None:
+    """Leave the pool alone for a while: twice as long as the last time, then ask for half as much."""
+    pool, sizing = course.pool(rules), course.sizing
+    is_old = course.now_s > pool.retry_at_s + sizing.backoff_cap_s
+    in_a_row = 1 if is_old else pool.shortages + 1
+    wait_s = min(sizing.backoff_cap_s, sizing.backoff_s * 2.0 ** min(in_a_row - 1, 32))
+    course.remember(
+        rules,
+        asked=None,
+        short=words,
+        shortages=in_a_row,
+        step=max(1, missing // 2),
+        retry_at_s=course.now_s + wait_s,
+    )
+    what = What.POOL_SHORT if trouble is Trouble.CAPACITY else What.POOL_TROUBLE
+    told(course, rules, what, words, f"{words}; next try in {wait_s:.0f} s")
+
+
+def told(course: Course, rules: Rules, what: What, key: str, why: str) -> None:
+    """Tell a trouble when its `key` is another than the last one told."""
+    if key != course.pool(rules).told:
+        course.remember(rules, told=key)
+        course.tell(rules, what, why)
+
+
+def tell_state(course: Course, rules: Rules) -> None:
+    """Tell a read that fails, and that all is well again, once each."""
+    pool = course.pool(rules)
+    if pool.failed is not None:
+        words = f"{pool.failed.trouble}: {pool.failed.message}"
+        told(course, rules, What.POOL_TROUBLE, pool.failed.trouble, words)  # ids in a message do not count
+    elif pool.told and not pool.is_write_failing and not pool.short and pool.asked is None:
+        course.remember(rules, told="")
+        course.tell(rules, What.POOL_WELL, "it answers and has what was asked for")

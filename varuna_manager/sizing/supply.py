@@ -1,0 +1,137 @@
+"""What each pool has and could give, seen from the demand."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from varuna_manager.cloud.provider import Instance, InstancePhase, PoolReading, Trouble
+from varuna_manager.core.phases import NodePhase
+from varuna_manager.sizing.course import Course
+from varuna_manager.sizing.demand import Demand
+from varuna_manager.sizing.memory import PoolMemory
+from varuna_manager.sizing.settings import Rules
+from varuna_manager.sizing.shortages import settle_s
+
+_NEEDS_A_PERSON = frozenset({Trouble.AUTH, Trouble.CONFIG})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """One sized pool."""
+
+    rules: Rules
+    pool: PoolMemory
+    reading: PoolReading
+    live: tuple[Instance, ...]  # run or boot, and are to stay
+    num_unfit: int  # of them, joined with another kind of device than the job is pinned to
+    num_coming: int  # asked for and not listed yet
+    price: float | None
+    is_fresh: bool
+
+    @property
+    def count(self) -> int:
+        """Nodes that meet the demand, here or on their way."""
+        return len(self.live) - self.num_unfit + self.num_coming
+
+    @property
+    def target(self) -> int:
+        """What the provider has been told to have, or has."""
+        return max(self.reading.desired, len(self.live) + self.num_coming)
+
+    @property
+    def num_paid(self) -> int:
+        """Machines that cost money now or will soon, also those that are being ended."""
+        ends = {InstancePhase.STOPPED, InstancePhase.GONE}
+        return sum(m.phase not in ends for m in self.reading.instances) + self.num_coming
+
+    @property
+    def floor(self) -> int:
+        """Machines that stay whatever the demand."""
+        return min(max(self.rules.min, self.reading.least), self.cap)
+
+    @property
+    def cap(self) -> int:
+        """Most machines there may be."""
+        return max(0, min(self.rules.max, self.reading.most))
+
+
+def supplies(course: Course, wanted: Demand) -> tuple[Supply, ...]:
+    """Return the sized pools that were ever read, in the order of their use."""
+    found = [
+        _supply(course, rules, course.pool(rules), reading, wanted)
+        for rules in course.settings.rules
+        if rules.is_sized and (reading := course.pool(rules).reading) is not None
+    ]
+    if course.sizing.policy == "cheapest":
+        found.sort(key=lambda s: (s.price is None, s.price or 0.0))
+    return tuple(found)
+
+
+def _supply(course: Course, rules: Rules, pool: PoolMemory, reading: PoolReading, wanted: Demand) -> Supply:
+    live = tuple(m for m in reading.instances if course.is_living(m))
+    joined = [node for m in live if (node := course.node(m.node)) is not None]
+    return Supply(
+        rules=rules,
+        pool=pool,
+        reading=reading,
+        live=live,
+        num_unfit=sum(wanted.is_unfit(node) for node in joined),
+        num_coming=_num_coming(course, rules, pool, reading, len(live)),
+        price=reading.price if rules.price is None else rules.price,
+        is_fresh=rules.pool in course.fresh,
+    )
+
+
+def _num_coming(course: Course, rules: Rules, pool: PoolMemory, reading: PoolReading, num_live: int) -> int:
+    """Count what the provider still owes; of a pool that is short nothing is expected."""
+    if course.now_s < pool.retry_at_s:
+        return 0
+    is_settling = reading.is_writing or course.now_s - pool.asked_s < settle_s(rules)
+    asked = pool.asked if pool.asked is not None and is_settling else 0
+    ending = sum(m.node in course.state.ending and _may_count(m) for m in reading.instances)
+    return max(0, max(reading.desired - ending, asked) - num_live)
+
+
+def _may_count(machine: Instance) -> bool:
+    """Return True if the provider's own target may still include the machine."""
+    return not machine.is_stray and machine.phase is not InstancePhase.GONE
+
+
+def num_others(course: Course, wanted: Demand) -> int:
+    """Count the nodes that can work for the demand and that no sized pool lists."""
+    listed = {
+        name for rules in course.settings.rules if rules.is_sized for name in course.pool(rules).machines
+    }
+    return sum(
+        node.phase in {NodePhase.READY, NodePhase.DISCONNECTED}
+        and node.node not in listed
+        and node.node not in course.state.ending
+        and not wanted.is_unfit(node)
+        for node in course.state.nodes.values()
+    )
+
+
+def unknown(course: Course) -> Iterator[str]:
+    """Yield the sized pools of which nothing is known yet, and whose answer is only a matter of time."""
+    for rules in course.settings.rules:
+        pool = course.pool(rules)
+        needs_a_person = pool.failed is not None and pool.failed.trouble in _NEEDS_A_PERSON
+        if rules.is_sized and pool.reading is None and not needs_a_person:
+            yield rules.pool
+
+
+def block(course: Course, supply: Supply, wanted: Demand) -> str:
+    """Return why the pool cannot be asked for more now, or an empty text."""
+    pool, sizing = supply.pool, course.sizing
+    if course.now_s < pool.retry_at_s:
+        return pool.short or "it is left alone for a while"
+    failed, since_s = pool.failed, pool.failing_since_s
+    if failed is not None and since_s is not None:
+        is_long = course.now_s - since_s >= sizing.backoff_s
+        if failed.trouble in _NEEDS_A_PERSON or is_long:
+            return f"{failed.trouble}: {failed.message}"
+    if wanted.is_unfit_kind(pool.kind):
+        kind = wanted.job.device_kind if wanted.job else ""
+        return (
+            f"its nodes are {pool.kind}, and job {wanted.job.job if wanted.job else ''} is pinned to {kind}"
+        )
+    return ""
