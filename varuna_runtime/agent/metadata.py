@@ -93,9 +93,10 @@ class AwsMetadata:
 
     async def get(self, path: str) -> Answer | None:
         """Return the answer below /latest, None if there is none; a refused token is renewed once."""
-        answer = await self._get(path, await self._fresh_token(""))
+        token = await self._fresh_token("")
+        answer = await self._get(path, token)
         if answer.status == 401:
-            answer = await self._get(path, await self._fresh_token(self._token))
+            answer = await self._get(path, await self._fresh_token(token))
         if answer.status == 404:
             return None
         return expect_ok(answer, f"GET /latest/{path}")

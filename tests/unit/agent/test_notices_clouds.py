@@ -236,7 +236,7 @@ def gcp_all(text: str, unix_s: float) -> tuple[Announcement, ...]:
     [aws.spot, aws.rebalance, aws.maintenance, aws.lifecycle, azure_all, gcp_all],
     ids=lambda f: f.__name__,
 )
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(text=texts)
 def test_garbage_is_refused_or_read_and_never_more(
     read: Callable[[str, float], tuple[Announcement, ...]], text: str
@@ -249,7 +249,7 @@ def test_garbage_is_refused_or_read_and_never_more(
 
 
 @pytest.mark.parametrize("read", [azure_identity, gcp_identity, azure.vm_of])
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(text=texts)
 def test_garbage_gives_no_identity(read: Callable[[str], object], text: str) -> None:
     with pytest.raises(MetadataUnavailable):

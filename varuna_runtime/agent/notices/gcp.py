@@ -23,7 +23,7 @@ _PREEMPTED_S = 30.0
 _MAINTENANCE_S = 60.0  # the least warning; machines with GPUs get an hour
 _WAIT_S = 30
 _SLACK_S = 5.0
-_EVERY_S, _CAP_S = 1.0, 5.0
+_CAP_S = 5.0
 
 
 def announced(values: dict[str, str]) -> tuple[Announcement, ...]:
@@ -59,15 +59,16 @@ def of_google(answer: Answer, path: str) -> Answer:
 class _Followed:
     """One value, and the tag of the version that was seen of it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, every_s: float) -> None:
         self._path = path
+        self._every_s = every_s  # no oftener, though every question were answered at once
         self._etag = ""
         self._num_failures = 0
         self._asked_at_s = -_CAP_S
 
     async def next(self, service: Metadata) -> str:
         """Return the value: at once the first time and after a failure, else once it changes."""
-        pause = pause_s(self._num_failures, _EVERY_S, _CAP_S)
+        pause = pause_s(self._num_failures, self._every_s, _CAP_S)
         await asyncio.sleep(max(0.0, self._asked_at_s + pause - clock.now_s()))
         self._asked_at_s = clock.now_s()
         try:
@@ -95,9 +96,9 @@ class GcpNotices:
     name = "gcp"
     ends_node = False
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, *, every_s: float = 1.0) -> None:
         self._service = Metadata(endpoint)
-        self._followed = {path: _Followed(path) for path in (PREEMPTED, MAINTENANCE)}
+        self._followed = {path: _Followed(path, every_s) for path in (PREEMPTED, MAINTENANCE)}
         self._pending: dict[str, asyncio.Task[str]] = {}
         self._values: dict[str, str] = {}
         self._is_well = False  # `preempted` was answered when it was last asked

@@ -90,9 +90,8 @@ class Watch:
                 return 0
             case Hint():
                 _log.info("hint", detail=change.detail)
-                return self._send(
-                    agent_pb2.NoticeReport(is_hint=True, detail=change.detail), self._source.name
-                )
+                body = agent_pb2.NoticeReport(is_hint=True, detail=fit(change.detail))
+                return self._send(body, self._source.name)
             case Notice():
                 self._time(change.seconds_left)
                 if self._is_leaving:
@@ -144,5 +143,5 @@ class Watch:
 
 
 def fit(text: str) -> str:
-    """Return what a cloud wrote as one printable line of bounded length; protobuf refuses half a character."""
+    """Return what a cloud wrote as one printable, bounded line; protobuf refuses half a character."""
     return "".join(c if c.isprintable() else "?" for c in text[:_MOST_CHARACTERS])
