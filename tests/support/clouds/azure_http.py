@@ -39,7 +39,7 @@ class Answer:
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """What goes wrong with the next `times` requests whose `METHOD /path` has a match of `match`."""
+    """What goes wrong with the next `times` requests whose `METHOD /path?query` has a match of `match`."""
 
     match: str
     times: int = 1
@@ -49,6 +49,7 @@ class Fault:
     retry_after_s: float | None = None
     delay_s: float = 0.0
     is_lost: bool = False  # do it, then break the connection without an answer
+    gate: threading.Event | None = None  # do nothing until it is set
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class Faults:
     def take(self, request: str) -> Fault | None:
         """Note a request and use up the fault that it meets, if any."""
         with self.lock:
-            self.requests.append(request)
+            self.requests.append(request.partition("?")[0])
             for fault in self.waiting:
                 if fault.times > 0 and re.search(fault.match, request):
                     fault.times -= 1
@@ -92,7 +93,7 @@ class Server(ThreadingHTTPServer):
         self._open: set[socket.socket] = set()
         super().__init__(("127.0.0.1", 0), _Handler)
         self._thread = threading.Thread(
-            target=self.serve_forever, kwargs={"poll_interval": 0.05}, name="fake azure", daemon=True
+            target=self.serve_forever, kwargs={"poll_interval": 0.01}, name="fake azure", daemon=True
         )
 
     def start(self) -> None:
@@ -129,14 +130,18 @@ class Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one segment, or each answer waits for an acknowledgement
+    disable_nagle_algorithm = True
     server: Server
 
     def _serve(self) -> None:
         text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         parts = urlsplit(self.path)
-        fault = self.server.faults.take(f"{self.command} {parts.path}")
+        fault = self.server.faults.take(f"{self.command} {self.path}")
         if fault is not None and fault.delay_s:
             time.sleep(fault.delay_s)
+        if fault is not None and fault.gate is not None:
+            fault.gate.wait(60.0)
         try:
             if fault is not None and fault.status:
                 raise Refused(fault.status, fault.code, fault.message, retry_after_s=fault.retry_after_s)

@@ -93,8 +93,9 @@ class FakeAzure:
         retry_after_s: float | None = None,
         delay_s: float = 0.0,
         is_lost: bool = False,
+        gate: threading.Event | None = None,
     ) -> None:
-        """Let the next `times` requests whose `METHOD /path` has a match of `match` go wrong; see Fault."""
+        """Let requests whose `METHOD /path?query` has a match of `match` go wrong; see Fault."""
         self.faults.add(
             Fault(
                 match=match,
@@ -104,6 +105,7 @@ class FakeAzure:
                 retry_after_s=retry_after_s,
                 delay_s=delay_s,
                 is_lost=is_lost,
+                gate=gate,
             )
         )
 

@@ -42,6 +42,7 @@ OPERATIONS: Final = frozenset(
 
 _CONNECT_S: Final = 5.0
 _READ_S: Final = 30.0
+_PAUSE_S: Final = 0.3  # between two attempts of a call, doubled each time
 _LONGEST_PAUSE_S: Final = 3.0
 
 
@@ -73,7 +74,9 @@ class Compute:
             settings.subscription,
             connection_timeout=_CONNECT_S,
             read_timeout=_READ_S,
-            retry_policy=_ShortPatience(retry_total=3, retry_backoff_max=_LONGEST_PAUSE_S),
+            retry_policy=_ShortPatience(
+                retry_total=3, retry_backoff_factor=_PAUSE_S, retry_backoff_max=_LONGEST_PAUSE_S
+            ),
             **where,
         )
 
@@ -160,7 +163,10 @@ class _ShortPatience(RetryPolicy[Any, Any]):
         answer = response.http_response
         if answer.status_code == 429 or answer.headers.get("Retry-After"):
             return False
-        return bool(super().is_retry(settings, response))
+        is_again = bool(super().is_retry(settings, response))
+        if is_again:
+            answer.close()  # the SDK forgets to, and the connection would linger
+        return is_again
 
 
 class _NoLook(ARMPolling):

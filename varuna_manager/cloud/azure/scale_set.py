@@ -75,6 +75,8 @@ class AzureProvider:
 
     def release(self, nodes: Sequence[str], seen: PoolReading) -> None:
         """Delete exactly these machines; Azure lowers the capacity itself, which the next reading shows."""
+        if not nodes:
+            return
         with self._lock:
             group = self._quiet_group(f"release {', '.join(nodes)}")
             here = self._machines(group)
