@@ -48,6 +48,7 @@ class MetadataServer:
         self.closing = threading.Event()
         self.enabled = threading.Event()  # while clear, Scheduled Events are being switched on
         self.enabled.set()
+        self.asked = threading.Event()  # something was asked, whatever became of it
         self.tells_time = True
         self.breaks: list[tuple[str, str, Break | int]] = []
         self.connections: set[socket.socket] = set()
@@ -191,6 +192,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: _Server
 
     def setup(self) -> None:
@@ -222,6 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve()
 
     def _serve(self) -> None:
+        self.owner.asked.set()
         length = int(self.headers.get("Content-Length") or 0)
         self.body = self.rfile.read(length)
         url = urlsplit(self.path)
