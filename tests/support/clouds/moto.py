@@ -24,6 +24,7 @@ IDENTITY = {
 }
 """Environment of whoever talks to it, besides AWS_ENDPOINT_URL."""
 _START_S = 60.0
+_IMAGE = "ami-03cf127a"  # of those that moto has from the start
 
 
 class Moto:
@@ -31,6 +32,12 @@ class Moto:
 
     def __init__(self) -> None:
         self.url = ""
+        self._session = boto3.session.Session(
+            aws_access_key_id=IDENTITY["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=IDENTITY["AWS_SECRET_ACCESS_KEY"],
+            region_name=REGION,
+        )
+        self._clients: dict[str, Any] = {}
 
     def __enter__(self) -> "Moto":
         self._folder = tempfile.TemporaryDirectory(prefix="varuna-moto-")
@@ -57,13 +64,10 @@ class Moto:
             answer.read()
 
     def client(self, service: str) -> Any:
-        """Return a client that talks to it directly."""
-        session = boto3.session.Session(
-            aws_access_key_id=IDENTITY["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=IDENTITY["AWS_SECRET_ACCESS_KEY"],
-            region_name=REGION,
-        )
-        return session.client(service, endpoint_url=self.url)
+        """Return a client that talks to it directly; always the same one: it takes a while to make."""
+        if service not in self._clients:
+            self._clients[service] = self._session.client(service, endpoint_url=self.url)
+        return self._clients[service]
 
     def _announced(self, log: Path) -> str:
         deadline = time.monotonic() + _START_S
@@ -96,6 +100,7 @@ class Group:
         least: int = 0,
         most: int = 10,
         kinds: tuple[str, ...] = ("g4dn.xlarge",),
+        zones: str = "a",
         user_data: str = "",
         on_demand_percentage: int = 0,
         protects_new: bool = True,
@@ -104,8 +109,7 @@ class Group:
         **more: object,
     ) -> "Group":
         """Create its launch template and the group itself."""
-        image = self.ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-        data = {"ImageId": image, "InstanceType": kinds[0], **(template or {})}
+        data = {"ImageId": _IMAGE, "InstanceType": kinds[0], **(template or {})}
         if user_data:
             data["UserData"] = base64.b64encode(user_data.encode()).decode()
         self.ec2.create_launch_template(LaunchTemplateName=self.name, LaunchTemplateData=data)
@@ -119,7 +123,7 @@ class Group:
             MinSize=least,
             MaxSize=most,
             DesiredCapacity=desired,
-            AvailabilityZones=[f"{REGION}a"],
+            AvailabilityZones=[f"{REGION}{zone}" for zone in zones],
             NewInstancesProtectedFromScaleIn=protects_new,
             MixedInstancesPolicy={
                 "LaunchTemplate": {
@@ -168,10 +172,9 @@ class Group:
 
     def run_stray(self, **tags: str) -> str:
         """Run a machine outside every group that carries our tag."""
-        image = self.ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
         carried = {"varuna:cluster": self.cluster, **tags}
         run = self.ec2.run_instances(
-            ImageId=image,
+            ImageId=_IMAGE,
             MinCount=1,
             MaxCount=1,
             TagSpecifications=[

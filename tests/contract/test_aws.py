@@ -1,0 +1,845 @@
+"""An Auto Scaling group keeps the promises of a pool: real boto3, a real server, and broken answers."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.clouds.fault_proxy import FaultProxy, Rule, aws_error, html_error, json_error
+from tests.support.clouds.moto import IDENTITY, REGION, Group, Moto, NoticesQueue
+from varuna_manager.cloud.aws.calls import OPERATIONS, AwsCalls
+from varuna_manager.cloud.aws.provider import AwsProvider
+from varuna_manager.cloud.provider import Instance, InstancePhase, Market, PoolReading, ProviderError, Trouble
+from varuna_manager.pool_settings import AwsPool
+from varuna_runtime.spec.errors import InvalidInput
+
+NOW_S = time.time()
+WRITES = (
+    "SetDesiredCapacity",
+    "TerminateInstanceInAutoScalingGroup",
+    "TerminateInstances",
+    "SetInstanceProtection",
+    "CompleteLifecycleAction",
+)
+END = "TerminateInstanceInAutoScalingGroup"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Moto]:
+    with Moto() as moto:
+        yield moto
+
+
+@pytest.fixture
+def moto(server: Moto) -> Moto:
+    server.reset()
+    return server
+
+
+@pytest.fixture(scope="module")
+def broken(server: Moto) -> Iterator[FaultProxy]:
+    with FaultProxy(server.url) as proxy, pytest.MonkeyPatch.context() as environment:
+        for name, value in {**IDENTITY, "AWS_ENDPOINT_URL": proxy.url}.items():
+            environment.setenv(name, value)
+        yield proxy
+
+
+@pytest.fixture
+def proxy(moto: Moto, broken: FaultProxy) -> FaultProxy:
+    broken.clear()
+    return broken
+
+
+@pytest.fixture(scope="module")
+def calls(broken: FaultProxy) -> AwsCalls:
+    """The SDK's clients, shared: it takes a while to make them, and they know nothing of a pool."""
+    return AwsCalls(REGION)
+
+
+@pytest.fixture
+def group(moto: Moto) -> Group:
+    return Group(moto)
+
+
+@pytest.fixture
+def pool(proxy: FaultProxy, calls: AwsCalls) -> AwsProvider:
+    return AwsProvider(settings(), calls)
+
+
+@pytest.fixture
+def queue(moto: Moto) -> NoticesQueue:
+    return NoticesQueue(moto)
+
+
+@pytest.fixture
+def noticing(proxy: FaultProxy, calls: AwsCalls, queue: NoticesQueue) -> AwsProvider:
+    return AwsProvider(settings(notices_queue=queue.url), calls)
+
+
+def settings(**more: object) -> AwsPool:
+    values = {"name": "spot", "provider": "aws", "group": "pool", "region": REGION, "max": 10, **more}
+    return AwsPool.model_validate(values)
+
+
+def phases(reading: PoolReading) -> dict[str, InstancePhase]:
+    return {i.node: i.phase for i in reading.instances}
+
+
+def named(reading: PoolReading, node: str) -> Instance:
+    return next(i for i in reading.instances if i.node == node)
+
+
+def refusal(call: Callable[[], object]) -> ProviderError:
+    with pytest.raises(ProviderError) as caught:
+        call()
+    return caught.value
+
+
+def lifecycle(node: str, state: str) -> Rule:
+    """The group says `state` of one member."""
+    pattern = rf"(<LifecycleState>)InService(</LifecycleState>(?:(?!<member>).)*?<InstanceId>{node})"
+    other = rf"(<InstanceId>{node}</InstanceId>(?:(?!</member>).)*?<LifecycleState>)InService(<)"
+    return Rule(
+        operation="DescribeAutoScalingGroups",
+        rewrites=((other, rf"\g<1>{state}\g<2>"), (pattern, rf"\g<1>{state}\g<2>")),
+    )
+
+
+def short_of(desired: int) -> Rule:
+    """The group says that its target is higher than what it has."""
+    target = (r"<DesiredCapacity>\d+<", f"<DesiredCapacity>{desired}<")
+    return Rule(operation="DescribeAutoScalingGroups", rewrites=(target,))
+
+
+def activity(status: str, message: str, at_s: float) -> str:
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_s))
+    return (
+        "<member><ActivityId>a</ActivityId><AutoScalingGroupName>pool</AutoScalingGroupName>"
+        "<Description>Launching a new EC2 instance.  Status Reason: below</Description><Cause>so</Cause>"
+        f"<StartTime>{stamp}</StartTime><StatusCode>{status}</StatusCode>"
+        f"<StatusMessage>{message}</StatusMessage><Progress>100</Progress></member>"
+    )
+
+
+def activities(*members: str) -> Rule:
+    body = (
+        '<DescribeScalingActivitiesResponse xmlns="http://autoscaling.amazonaws.com/doc/2011-01-01/">'
+        f"<DescribeScalingActivitiesResult><Activities>{''.join(members)}</Activities>"
+        "</DescribeScalingActivitiesResult></DescribeScalingActivitiesResponse>"
+    )
+    return Rule(operation="DescribeScalingActivities", status=200, body=body)
+
+
+COMPLETED = Rule(
+    operation="CompleteLifecycleAction",
+    status=200,
+    body="<CompleteLifecycleActionResponse><CompleteLifecycleActionResult/></CompleteLifecycleActionResponse>",
+)
+
+
+# What a reading tells.
+
+
+def test_a_reading_tells_the_group_and_its_machines(pool: AwsProvider, group: Group) -> None:
+    group.create(2, least=1, most=10)
+    reading = pool.read(NOW_S)
+    assert (reading.desired, reading.least, reading.most) == (2, 1, 10)
+    assert [i.node for i in reading.instances] == group.members()
+    for instance in reading.instances:
+        assert (instance.phase, instance.zone, instance.kind) == (
+            InstancePhase.RUNNING,
+            f"{REGION}a",
+            "g4dn.xlarge",
+        )
+        assert instance.since_s is not None
+        assert abs(instance.since_s - time.time()) < 120
+        assert not instance.is_stray
+    assert reading.price == pytest.approx(0.00001)
+    assert (reading.shortage, reading.is_writing) == ("", False)
+    assert reading.warnings == ("MinSize 1 of the group is above min 0 of the pool; lower it",)
+
+
+def test_an_empty_group_is_a_reading(pool: AwsProvider, group: Group) -> None:
+    group.create(0)
+    reading = pool.read(NOW_S)
+    assert (reading.instances, reading.desired, reading.warnings) == ((), 0, ())
+
+
+def test_a_spot_machine_is_told_from_another(pool: AwsProvider, group: Group, proxy: FaultProxy) -> None:
+    group.create(1)
+    assert pool.read(NOW_S).instances[0].market is Market.ON_DEMAND
+    spot = ("<instanceType>", "<instanceLifecycle>spot</instanceLifecycle><instanceType>")
+    proxy.add(Rule(operation="DescribeInstances", rewrites=(spot,)))
+    assert pool.read(NOW_S).instances[0].market is Market.SPOT
+
+
+def test_a_preempted_machine_is_gone_for_a_reason_and_for_ever(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(2)
+    victim = group.members()[0]
+    pool.read(NOW_S)
+    before_s = time.monotonic()
+    group.preempt(victim)
+    reading = pool.read(NOW_S)
+    assert named(reading, victim).phase is InstancePhase.GONE
+    assert "Client.UserInitiatedShutdown" in named(reading, victim).reason
+    assert reading.desired == 2
+    proxy.add(Rule(operation="DescribeInstances", stale_s=time.monotonic() - before_s))
+    assert named(pool.read(NOW_S + 1), victim).phase is InstancePhase.GONE
+
+
+def test_the_reason_of_a_preemption_is_told(pool: AwsProvider, group: Group, proxy: FaultProxy) -> None:
+    group.create(1)
+    victim = group.members()[0]
+    group.preempt(victim)
+    words = ("Client.UserInitiatedShutdown", "Server.SpotInstanceTermination")
+    proxy.add(Rule(operation="DescribeInstances", rewrites=(words,)))
+    assert named(pool.read(NOW_S), victim).reason.startswith("Server.SpotInstanceTermination")
+
+
+def test_a_member_that_ec2_does_not_list_yet_is_starting(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(1)
+    old = group.members()[0]
+    seen = pool.read(NOW_S)
+    proxy.add(Rule(operation="DescribeInstances", stale_s=0))
+    pool.grow(3, seen)
+    found = phases(pool.read(NOW_S))
+    assert len(found) == 3
+    assert found.pop(old) is InstancePhase.RUNNING
+    assert set(found.values()) == {InstancePhase.STARTING}
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"),
+    [
+        ("Pending:Wait", InstancePhase.STARTING),
+        ("Standby", InstancePhase.STOPPED),
+        ("Terminating:Proceed", InstancePhase.LEAVING),
+        ("Terminated", InstancePhase.LEAVING),
+        ("Detaching", InstancePhase.RUNNING),
+        ("SomethingNew", InstancePhase.RUNNING),
+    ],
+)
+def test_every_state_of_a_member_has_a_phase_even_one_not_invented_yet(
+    pool: AwsProvider, group: Group, proxy: FaultProxy, state: str, phase: InstancePhase
+) -> None:
+    group.create(2)
+    first, second = group.members()
+    proxy.add(lifecycle(first, state))
+    assert phases(pool.read(NOW_S)) == {first: phase, second: InstancePhase.RUNNING}
+
+
+def test_pages_are_followed_to_the_end_and_half_an_answer_is_none(proxy: FaultProxy, group: Group) -> None:
+    group.create(0)
+    for desired in range(1, 8):  # each a reservation of its own: that is what a page holds
+        group.autoscaling.set_desired_capacity(AutoScalingGroupName="pool", DesiredCapacity=desired)
+    pool = AwsProvider(settings(), AwsCalls(REGION, page_size=5))
+    assert [i.node for i in pool.read(NOW_S).instances] == group.members()
+    assert proxy.calls()["DescribeInstances"] == 4  # two pages by the group's tag, two by ours
+    proxy.add(aws_error("DescribeInstances", "UnauthorizedOperation", status=403, skip=1))
+    assert refusal(lambda: pool.read(NOW_S)).trouble is Trouble.AUTH
+
+
+def test_a_reading_takes_as_many_calls_for_ten_machines_as_for_one(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(1)
+    pool.read(NOW_S)
+    first = proxy.calls()
+    group.autoscaling.set_desired_capacity(AutoScalingGroupName="pool", DesiredCapacity=10)
+    proxy.clear()
+    pool.read(NOW_S + 10)
+    assert proxy.calls() == {"DescribeAutoScalingGroups": 1, "DescribeInstances": 2}
+    assert sum(first.values()) == 5  # and the template and the prices once
+
+
+# Strays.
+
+
+def test_a_detached_machine_is_a_stray_and_is_ended_alone(pool: AwsProvider, group: Group) -> None:
+    group.create(3)
+    loose, *rest = group.members()
+    group.autoscaling.detach_instances(
+        AutoScalingGroupName="pool", InstanceIds=[loose], ShouldDecrementDesiredCapacity=True
+    )
+    seen = pool.read(NOW_S)
+    assert [i.node for i in seen.instances if i.is_stray] == [loose]
+    pool.release([loose], seen)
+    assert group.running() == rest
+    assert group.desired == 2
+    pool.release([loose], seen)
+    after = named(pool.read(NOW_S), loose)
+    assert (after.phase, after.is_stray) == (InstancePhase.GONE, False)
+
+
+def test_members_that_outlive_their_group_are_strays(pool: AwsProvider, group: Group) -> None:
+    group.create(2)
+    orphans = group.members()
+    group.autoscaling.delete_auto_scaling_group(AutoScalingGroupName="pool", ForceDelete=True)
+    assert group.running() == orphans  # protected ones survive here; with AWS after a detach
+    assert refusal(lambda: pool.read(NOW_S)).trouble is Trouble.CONFIG
+    group.ec2.delete_launch_template(LaunchTemplateName="pool")
+    group.create(1)
+    seen = pool.read(NOW_S)
+    assert sorted(i.node for i in seen.instances if i.is_stray) == orphans
+    pool.release(orphans, seen)
+    assert group.running() == group.members()
+
+
+def test_members_of_another_group_and_machines_of_another_cluster_are_none_of_ours(
+    pool: AwsProvider, group: Group, moto: Moto
+) -> None:
+    group.create(1)
+    Group(moto, "other-pool").create(1)
+    Group(moto, "foreign", cluster="theirs").create(1)
+    group.run_stray(**{"varuna:cluster": "theirs"})
+    assert [i.node for i in pool.read(NOW_S).instances] == group.members()
+
+
+def test_one_that_joins_between_two_calls_is_no_stray(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(1)
+    pool.read(NOW_S)
+    group.autoscaling.set_desired_capacity(AutoScalingGroupName="pool", DesiredCapacity=3)
+    proxy.add(Rule(operation="DescribeAutoScalingGroups", stale_s=0))
+    found = pool.read(NOW_S).instances
+    assert [i.node for i in found] == group.members()
+    assert not any(i.is_stray for i in found)
+
+
+# Growing.
+
+
+def test_growing_sets_the_target_once(pool: AwsProvider, group: Group, proxy: FaultProxy) -> None:
+    group.create(1)
+    seen = pool.read(NOW_S)
+    pool.grow(4, seen)
+    assert (group.desired, len(group.running())) == (4, 4)
+    pool.grow(4, seen)
+    assert proxy.calls()["SetDesiredCapacity"] == 1
+
+
+def test_a_target_that_is_not_above_the_one_seen_is_refused(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(4)
+    first, second = group.members()[:2]
+    proxy.add(lifecycle(first, "Terminated"), lifecycle(second, "Terminated"))
+    seen = pool.read(NOW_S)  # the group is replacing already
+    with pytest.raises(InvalidInput, match="already"):
+        pool.grow(4, seen)
+    assert proxy.calls()["SetDesiredCapacity"] == 0
+
+
+def test_growing_refuses_when_the_target_has_moved(pool: AwsProvider, group: Group) -> None:
+    group.create(1)
+    seen = pool.read(NOW_S)
+    group.autoscaling.set_desired_capacity(AutoScalingGroupName="pool", DesiredCapacity=6)
+    assert refusal(lambda: pool.grow(3, seen)).trouble is Trouble.RETRY
+    assert group.desired == 6
+
+
+def test_growing_beyond_the_group_is_for_a_person(pool: AwsProvider, group: Group) -> None:
+    group.create(1, most=4)
+    seen = pool.read(NOW_S)
+    assert any("MaxSize 4" in w for w in seen.warnings)
+    refused = refusal(lambda: pool.grow(5, seen))
+    assert refused.trouble is Trouble.CONFIG
+    assert "MaxSize is 4" in str(refused)
+    assert group.desired == 1
+
+
+def test_a_lost_answer_to_growing_does_not_grow_twice(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(1)
+    seen = pool.read(NOW_S)
+    proxy.add(Rule(operation="SetDesiredCapacity", loses=True))
+    assert refusal(lambda: pool.grow(4, seen)).trouble is Trouble.RETRY
+    proxy.clear()
+    pool.grow(4, seen)
+    assert (group.desired, len(group.running())) == (4, 4)
+    assert proxy.calls()["SetDesiredCapacity"] == 0
+    assert pool.read(NOW_S + 1).is_writing  # no write on top of one whose fate was not known
+    assert not pool.read(NOW_S + 16).is_writing
+
+
+def test_a_reading_from_before_a_write_says_so(pool: AwsProvider, group: Group, proxy: FaultProxy) -> None:
+    group.create(1)
+    seen = pool.read(NOW_S)
+    proxy.add(Rule(operation="DescribeAutoScalingGroups", stale_s=0, skip=1))
+    pool.grow(4, seen)
+    stale = pool.read(NOW_S + 1)
+    assert (stale.desired, stale.is_writing) == (1, True)
+    proxy.heal()
+    fresh = pool.read(NOW_S + 2)
+    assert (fresh.desired, fresh.is_writing) == (4, False)
+
+
+def test_a_group_that_counts_weights_is_not_sized(pool: AwsProvider, group: Group, proxy: FaultProxy) -> None:
+    group.create(1)
+    weight = (r"</InstanceType></member>", "</InstanceType><WeightedCapacity>4</WeightedCapacity></member>")
+    proxy.add(Rule(operation="DescribeAutoScalingGroups", rewrites=(weight,)))
+    seen = pool.read(NOW_S)
+    assert any("weights" in w for w in seen.warnings)
+    assert refusal(lambda: pool.grow(3, seen)).trouble is Trouble.CONFIG
+    assert group.desired == 1
+
+
+# Releasing.
+
+
+def test_exactly_the_released_end_and_nothing_comes_in_their_place(pool: AwsProvider, group: Group) -> None:
+    group.create(4)
+    first, second, *rest = group.members()
+    seen = pool.read(NOW_S)
+    pool.release([first, second], seen)
+    assert (group.running(), group.desired) == (rest, 2)
+    pool.release([second, first], seen)
+    assert (group.running(), group.desired) == (rest, 2)
+    after = pool.read(NOW_S + 1)
+    assert not after.is_writing
+    assert phases(after)[first] is InstancePhase.GONE
+
+
+def test_a_lost_answer_to_a_release_lowers_the_target_once(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(4)
+    node = group.members()[0]
+    seen = pool.read(NOW_S)
+    proxy.add(Rule(operation=END, loses=True, times=1))
+    assert refusal(lambda: pool.release([node], seen)).trouble is Trouble.RETRY
+    assert pool.read(NOW_S).is_writing
+    pool.release([node], seen)
+    assert (group.desired, proxy.calls()[END]) == (3, 1)
+
+
+def test_a_release_that_failed_half_way_is_finished_by_the_next(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(3)
+    nodes = group.members()
+    seen = pool.read(NOW_S)
+    proxy.add(aws_error(END, "ScalingActivityInProgress", skip=1, times=1))
+    assert refusal(lambda: pool.release(nodes, seen)).trouble is Trouble.RETRY
+    assert len(group.running()) == 2
+    pool.release(nodes, pool.read(NOW_S))
+    assert (group.running(), group.desired) == ([], 0)
+
+
+def test_a_release_that_did_nothing_is_seen_to_have_done_nothing(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(2)
+    node = group.members()[0]
+    seen = pool.read(NOW_S)
+    answer = f"<{END}Response><{END}Result/></{END}Response>"
+    proxy.add(Rule(operation=END, status=200, body=answer))
+    pool.release([node], seen)
+    after = pool.read(NOW_S + 1)
+    assert (phases(after)[node], after.is_writing) == (InstancePhase.RUNNING, True)
+    assert not pool.read(NOW_S + 61).is_writing  # then it may be tried again
+
+
+def test_what_leaves_already_is_not_ended_again(pool: AwsProvider, group: Group, proxy: FaultProxy) -> None:
+    group.create(3)
+    leaving, other, _ = group.members()
+    proxy.add(lifecycle(leaving, "Terminating"))
+    seen = pool.read(NOW_S)
+    pool.release([leaving, other], seen)
+    assert (group.desired, proxy.calls()[END]) == (2, 1)
+
+
+def test_a_machine_in_standby_ends_without_lowering_the_target(pool: AwsProvider, group: Group) -> None:
+    group.create(2)
+    aside, other = group.members()
+    group.autoscaling.enter_standby(
+        AutoScalingGroupName="pool", InstanceIds=[aside], ShouldDecrementDesiredCapacity=True
+    )
+    seen = pool.read(NOW_S)
+    assert phases(seen)[aside] is InstancePhase.STOPPED
+    pool.release([aside], seen)
+    assert (group.desired, aside in group.running(), other in group.running()) == (1, False, True)
+
+
+def test_a_release_below_the_least_of_the_group_ends_nobody(pool: AwsProvider, group: Group) -> None:
+    group.create(3, least=2)
+    nodes = group.members()
+    refused = refusal(lambda: pool.release(nodes[:2], pool.read(NOW_S)))
+    assert refused.trouble is Trouble.CONFIG
+    assert "MinSize" in str(refused)
+    assert group.running() == nodes
+
+
+def test_an_unknown_node_is_refused_by_name(pool: AwsProvider, group: Group) -> None:
+    group.create(1)
+    seen = pool.read(NOW_S)
+    for call in (lambda: pool.release(["i-nowhere"], seen), lambda: pool.let_go("i-nowhere", seen)):
+        with pytest.raises(InvalidInput, match="i-nowhere"):
+            call()
+    assert len(group.running()) == 1
+
+
+# Shortage, and giving up.
+
+
+def test_a_shortage_is_told_with_its_cause(pool: AwsProvider, group: Group, proxy: FaultProxy) -> None:
+    group.create(2)
+    told = (
+        "Could not launch Spot Instances. InsufficientInstanceCapacity - There is no Spot capacity available."
+    )
+    proxy.add(short_of(5), activities(activity("Failed", told, NOW_S)))
+    reading = pool.read(NOW_S)
+    assert (reading.shortage, reading.shortage_trouble) == (told, Trouble.CAPACITY)
+    proxy.clear()
+    assert pool.read(NOW_S).shortage == ""
+    assert proxy.calls()["DescribeScalingActivities"] == 0
+
+
+def test_what_failed_before_the_target_rose_explains_nothing(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(2)
+    told = "MaxSpotInstanceCountExceeded - Max spot instance count exceeded."
+    proxy.add(short_of(5), activities(activity("Failed", told, NOW_S - 60)))
+    assert pool.read(NOW_S).shortage_trouble is Trouble.QUOTA
+    proxy.heal()
+    proxy.add(short_of(6), activities(activity("Failed", told, NOW_S - 60)))
+    assert pool.read(NOW_S + 1).shortage == ""
+
+
+def test_giving_up_lowers_the_target_to_what_is_there(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(2)
+    nodes = group.members()
+    proxy.add(short_of(5))
+    pool.give_up(pool.read(NOW_S))
+    assert proxy.calls()["SetDesiredCapacity"] == 1
+    proxy.heal()
+    assert (group.desired, group.running()) == (2, nodes)
+    proxy.clear()
+    pool.give_up(pool.read(NOW_S + 1))
+    assert proxy.calls()["SetDesiredCapacity"] == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        (("<NewInstancesProtectedFromScaleIn>true", "<NewInstancesProtectedFromScaleIn>false"), "new nodes"),
+        (("<ProtectedFromScaleIn>true", "<ProtectedFromScaleIn>false"), "i-"),
+    ],
+)
+def test_giving_up_does_nothing_that_could_end_a_node_and_says_why(
+    pool: AwsProvider, group: Group, proxy: FaultProxy, rule: tuple[str, str], why: str
+) -> None:
+    group.create(2)
+    target = (r"<DesiredCapacity>\d+<", "<DesiredCapacity>5<")
+    proxy.add(Rule(operation="DescribeAutoScalingGroups", rewrites=(target, rule)))
+    pool.give_up(pool.read(NOW_S))
+    assert proxy.calls()["SetDesiredCapacity"] == 0
+    warned = [w for w in pool.read(NOW_S).warnings if w.startswith("the target 5 is not lowered")]
+    assert len(warned) == 1
+    assert why in warned[0]
+    proxy.heal()
+    assert pool.read(NOW_S).warnings == ()
+
+
+# Hooks, protection, warnings.
+
+
+def test_a_machine_that_waits_for_us_says_until_when_and_is_let_go(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(2)
+    node, other = group.members()
+    for name, timeout_s in (("drain", 300), ("log", 900)):
+        group.autoscaling.put_lifecycle_hook(
+            AutoScalingGroupName="pool",
+            LifecycleHookName=name,
+            LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING",
+            HeartbeatTimeout=timeout_s,
+        )
+    proxy.add(lifecycle(node, "Terminating:Wait"), COMPLETED)
+    assert named(pool.read(NOW_S), node).leaves_at_s == NOW_S + 300
+    seen = pool.read(NOW_S + 100)
+    assert named(seen, node).phase is InstancePhase.LEAVING
+    assert named(seen, node).leaves_at_s == NOW_S + 300
+    assert named(seen, other).leaves_at_s is None
+    pool.let_go(node, seen)
+    assert proxy.calls()["CompleteLifecycleAction"] == 2
+    pool.let_go(other, seen)  # it runs: nothing holds it
+    assert proxy.calls()["CompleteLifecycleAction"] == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "is_fine"),
+    [("No active Lifecycle Action found with instance ID i-1", True), ("hook name not found", False)],
+)
+def test_letting_go_twice_is_fine_and_other_refusals_are_not(
+    pool: AwsProvider, group: Group, proxy: FaultProxy, message: str, is_fine: bool
+) -> None:
+    group.create(1)
+    (node,) = group.members()
+    group.autoscaling.put_lifecycle_hook(
+        AutoScalingGroupName="pool",
+        LifecycleHookName="drain",
+        LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING",
+    )
+    refused = aws_error("CompleteLifecycleAction", "ValidationError", message)
+    proxy.add(lifecycle(node, "Terminating:Wait"), refused)
+    seen = pool.read(NOW_S)
+    if is_fine:
+        pool.let_go(node, seen)
+    else:
+        assert refusal(lambda: pool.let_go(node, seen)).trouble is Trouble.CONFIG
+
+
+def test_members_that_the_group_does_not_protect_are_protected(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(2, protects_new=False)
+    assert any("NewInstancesProtectedFromScaleIn" in w for w in pool.read(NOW_S).warnings)
+    assert all(m["ProtectedFromScaleIn"] for m in group.described()["Instances"])
+    pool.read(NOW_S)
+    assert proxy.calls()["SetInstanceProtection"] == 1
+
+
+def test_a_refused_protection_is_told_and_spoils_no_reading(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(1, protects_new=False)
+    proxy.add(aws_error("SetInstanceProtection", "AccessDenied", status=403))
+    reading = pool.read(NOW_S)
+    assert len(reading.instances) == 1
+    assert any("AccessDenied" in w for w in reading.warnings)
+
+
+def test_a_careless_group_is_told_all_that_is_wrong_with_it(pool: AwsProvider, group: Group) -> None:
+    group.create(
+        1,
+        most=5,
+        zones="ab",
+        protects_new=False,
+        distribution={"OnDemandPercentageAboveBaseCapacity": 50, "SpotMaxPrice": "0.5"},
+        template={"InstanceMarketOptions": {"MarketType": "spot"}},
+        CapacityRebalance=True,
+    )
+    group.autoscaling.resume_processes(AutoScalingGroupName="pool", ScalingProcesses=["AZRebalance"])
+    group.autoscaling.suspend_processes(AutoScalingGroupName="pool", ScalingProcesses=["Launch"])
+    group.autoscaling.delete_tags(
+        Tags=[{"ResourceId": "pool", "ResourceType": "auto-scaling-group", "Key": "varuna:cluster"}]
+    )
+    reading = pool.read(NOW_S)
+    said = " | ".join(reading.warnings)
+    for word in (
+        "AZRebalance",
+        "NewInstancesProtectedFromScaleIn",
+        "process Launch",
+        "capacity rebalancing",
+        "MaxSize 5",
+        "varuna:cluster=varuna",
+        "InstanceMarketOptions",
+        "price-capacity-optimized",
+        "SpotMaxPrice 0.5",
+    ):
+        assert word in said, word
+    assert len(reading.warnings) == 9
+    assert reading.price is None  # the next machine may be an on-demand one
+
+
+def test_a_price_of_the_settings_is_not_asked(proxy: FaultProxy, calls: AwsCalls, group: Group) -> None:
+    group.create(1)
+    assert AwsProvider(settings(price=0.7), calls).read(NOW_S).price == 0.7
+    assert proxy.calls()["DescribeSpotPriceHistory"] == 0
+
+
+def test_prices_are_asked_now_and_then_and_their_lack_spoils_no_reading(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    group.create(1)
+    proxy.add(aws_error("DescribeSpotPriceHistory", "UnauthorizedOperation", status=403, times=1))
+    refused = pool.read(NOW_S)
+    assert refused.price is None
+    assert any("UnauthorizedOperation" in w for w in refused.warnings)
+    assert pool.read(NOW_S + 10).price is None
+    assert pool.read(NOW_S + 301).price == pytest.approx(0.00001)
+    assert proxy.calls()["DescribeSpotPriceHistory"] == 2
+
+
+# Notices.
+
+
+def test_a_warning_is_in_the_reading_and_then_off_the_queue(
+    noticing: AwsProvider, group: Group, queue: NoticesQueue
+) -> None:
+    group.create(2)
+    node, other = group.members()
+    at_s = float(int(NOW_S))
+    queue.warn(node, at_s)
+    queue.warn(node, at_s + 30)
+    queue.warn(other, at_s, "EC2 Instance Rebalance Recommendation")
+    reading = noticing.read(NOW_S)
+    found = named(reading, node)
+    assert (found.phase, found.leaves_at_s) == (InstancePhase.RUNNING, at_s + 120)
+    assert "Spot interruption" in found.reason
+    assert named(reading, other).leaves_at_s is None
+    assert queue.left() == 2  # until that reading was handed over
+    assert named(noticing.read(NOW_S + 1), node).leaves_at_s == at_s + 120
+    assert queue.left() == 0
+
+
+def test_a_warning_about_another_pool_is_left_to_it_while_it_matters(
+    noticing: AwsProvider, group: Group, queue: NoticesQueue
+) -> None:
+    group.create(1)
+    queue.warn("i-theirs", NOW_S - 20)
+    queue.warn("i-theirs", NOW_S - 400)
+    assert noticing.read(NOW_S).warnings == ()
+    assert queue.left() == 1
+
+
+def test_what_is_no_event_is_deleted_with_a_warning(
+    noticing: AwsProvider, group: Group, queue: NoticesQueue
+) -> None:
+    group.create(1)
+    queue.put("not json")
+    queue.put('{"detail-type": "EC2 Spot Instance Interruption Warning"}')
+    said = noticing.read(NOW_S).warnings
+    assert len(said) == 2
+    assert all("it was deleted" in w for w in said)
+    assert queue.left() == 0
+    assert noticing.read(NOW_S).warnings == ()
+
+
+def test_a_queue_that_fails_spoils_no_reading(noticing: AwsProvider, group: Group, proxy: FaultProxy) -> None:
+    group.create(1)
+    proxy.add(json_error("ReceiveMessage", "AWS.SimpleQueueService.NonExistentQueue"))
+    reading = noticing.read(NOW_S)
+    assert phases(reading) == {group.members()[0]: InstancePhase.RUNNING}
+    assert any("NonExistentQueue" in w for w in reading.warnings)
+
+
+# Failures.
+
+
+@pytest.mark.parametrize(
+    ("rule", "trouble"),
+    [
+        (aws_error("Describe.*", "RequestLimitExceeded", status=503), Trouble.THROTTLED),
+        (aws_error("Describe.*", "Throttling", "Rate exceeded"), Trouble.THROTTLED),
+        (html_error("DescribeInstances"), Trouble.RETRY),
+        (html_error("DescribeAutoScalingGroups", status=502), Trouble.RETRY),
+        (Rule(operation="DescribeInstances", drops=True), Trouble.RETRY),
+        (aws_error("Describe.*", "InternalFailure", status=500), Trouble.RETRY),
+        (aws_error("DescribeInstances", "UnauthorizedOperation", status=403), Trouble.AUTH),
+        (aws_error("DescribeAutoScalingGroups", "ExpiredToken", status=403), Trouble.AUTH),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Trouble) else f"{value.operation}-{value.status}",
+)
+def test_a_failed_reading_says_what_to_do_and_writes_nothing(
+    pool: AwsProvider, group: Group, proxy: FaultProxy, rule: Rule, trouble: Trouble
+) -> None:
+    group.create(4, protects_new=False)
+    proxy.add(rule)
+    assert refusal(lambda: pool.read(NOW_S)).trouble is trouble
+    assert not any(proxy.calls()[write] for write in WRITES)
+    assert max(proxy.calls().values()) <= 3
+
+
+@pytest.mark.parametrize("write", ["grow", "release", "give_up"])
+def test_a_write_that_cannot_read_first_is_not_made(
+    pool: AwsProvider, group: Group, proxy: FaultProxy, write: str
+) -> None:
+    group.create(2)
+    seen = pool.read(NOW_S)
+    proxy.add(Rule(operation="DescribeAutoScalingGroups", drops=True))
+    calls = {
+        "grow": lambda: pool.grow(5, seen),
+        "release": lambda: pool.release(group.members(), seen),
+        "give_up": lambda: pool.give_up(seen),
+    }
+    assert refusal(calls[write]).trouble is Trouble.RETRY
+    assert not any(proxy.calls()[name] for name in WRITES)
+
+
+def test_how_long_to_wait_is_told(pool: AwsProvider, group: Group, proxy: FaultProxy) -> None:
+    group.create(1)
+    seen = pool.read(NOW_S)
+    slow = Rule(
+        operation=END,
+        status=429,
+        headers={"Retry-After": "30", "Content-Type": "text/xml"},
+        body="<ErrorResponse><Error><Code>Slow</Code><Message>down</Message></Error></ErrorResponse>",
+    )
+    proxy.add(slow)
+    refused = refusal(lambda: pool.release([seen.instances[0].node], seen))
+    assert (refused.trouble, refused.retry_after_s) == (Trouble.THROTTLED, 30.0)
+    assert proxy.calls()[END] == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "trouble"),
+    [
+        ("ScalingActivityInProgress", Trouble.RETRY),
+        ("ResourceContention", Trouble.RETRY),
+        ("ValidationError", Trouble.CONFIG),
+        ("AccessDenied", Trouble.AUTH),
+        ("LimitExceeded", Trouble.QUOTA),
+    ],
+)
+def test_a_refused_write_says_what_to_do(
+    pool: AwsProvider, group: Group, proxy: FaultProxy, code: str, trouble: Trouble
+) -> None:
+    group.create(1)
+    seen = pool.read(NOW_S)
+    proxy.add(aws_error("SetDesiredCapacity", code))
+    refused = refusal(lambda: pool.grow(2, seen))
+    assert refused.trouble is trouble
+    assert code in str(refused)
+
+
+# The SDK.
+
+
+def test_all_operations_are_named_and_none_more(
+    noticing: AwsProvider, group: Group, proxy: FaultProxy, queue: NoticesQueue
+) -> None:
+    group.create(3, protects_new=False)
+    node, leaving, _ = group.members()
+    stray = group.run_stray()
+    queue.warn(node, NOW_S)
+    group.autoscaling.put_lifecycle_hook(
+        AutoScalingGroupName="pool",
+        LifecycleHookName="drain",
+        LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING",
+    )
+    proxy.add(lifecycle(leaving, "Terminating:Wait"), COMPLETED)
+    seen = noticing.read(NOW_S)
+    noticing.grow(4, seen)
+    noticing.let_go(leaving, seen)
+    noticing.release([stray, node], noticing.read(NOW_S + 1))
+    assert set(proxy.calls()) == {operation.partition(":")[2] for operation in OPERATIONS}
+
+
+def test_the_sdk_is_asked_for_by_name_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(InvalidInput, match=r"pip install varuna\[aws\]"):
+        AwsProvider(settings())
+
+
+def test_a_pool_is_opened_without_loading_the_sdk() -> None:
+    program = (
+        "import sys; from varuna_manager.pool_settings import AwsPool;"
+        "from varuna_manager.cloud.aws.provider import AwsProvider;"
+        "AwsProvider(AwsPool(name='a', provider='aws', group='g', region='r'));"
+        "sys.exit('botocore' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
