@@ -10,6 +10,7 @@ from varuna_manager.cli.options import as_bytes, as_seconds, examples, manager_o
 from varuna_manager.config import default_home
 from varuna_runtime.agent.clouds import Cloud
 from varuna_runtime.agent.config import AgentConfig, metadata_endpoint
+from varuna_runtime.agent.credentials import Wallet
 from varuna_runtime.agent.main import log_as_json, run
 from varuna_runtime.agent.notices.opening import Notices
 
@@ -17,7 +18,7 @@ from varuna_runtime.agent.notices.opening import Notices
 @click.command(
     epilog=examples(
         "varuna agent --manager 10.0.0.5:7800 --node vm-3 --host 10.0.0.9",
-        "varuna agent --manager 10.0.0.5:7800 --cloud aws --drain-on-term 90s",
+        "varuna agent --cloud aws --join ssm:/varuna/join --drain-on-term 90s",
     )
 )
 @manager_option
@@ -31,7 +32,17 @@ from varuna_runtime.agent.notices.opening import Notices
 @click.option("--slots", type=click.IntRange(min=1), help="Devices to lend; default: every GPU, else 1.")
 @click.option("--memory", callback=as_bytes, metavar="SIZE", help="Memory of a slot, such as 2G.")
 @click.option(
-    "--host", default="", help="Address that other nodes reach; default: the cloud's, else 127.0.0.1."
+    "--join",
+    envvar="VARUNA_JOIN",
+    default="",
+    metavar="SOURCE",
+    help="Join ticket for the first start: a file, - for standard input, or where it is handed over: "
+    "ssm:/PATH, keyvault:https://VAULT, or a store's URL.",
+)
+@click.option(
+    "--host",
+    default="",
+    help="Address that other nodes reach; default: the cloud's, else on the way to the manager.",
 )
 @click.option(
     "--notices",
@@ -53,6 +64,7 @@ def agent(
     home: Path | None,
     slots: int | None,
     memory: int | None,
+    join: str,
     host: str,
     notices: str | None,
     drain_on_term_s: float | None,
@@ -64,16 +76,25 @@ def agent(
 
         node, host = node_and_host(Cloud(cloud), metadata_endpoint(cloud), node, host)
     node = node or socket.gethostname()
+    folder = home or default_home().node(node)
     kind = Notices(notices or cloud or Notices.FILE)
     config = AgentConfig(
         node=node,
-        manager=address_of(manager),
-        home=home or default_home().node(node),
+        manager=_manager(manager, join, folder),
+        join=join,
+        home=folder,
         slots=slots or 0,
-        host=host or "127.0.0.1",
+        host=host,
         memory_bytes=memory or 0,
         notices=kind,
         metadata_endpoint=metadata_endpoint(kind),
         drain_on_term_s=drain_on_term_s or 0.0,
     )
     return run(config)
+
+
+def _manager(given: str | None, join: str, folder: Path) -> str:
+    """Return the manager's address; empty when the ticket, or what the node kept of one, tells it."""
+    if given is None and (join or Wallet(folder / "identity").path.exists()):
+        return ""
+    return address_of(given)

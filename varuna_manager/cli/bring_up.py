@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from varuna_manager import clock
-from varuna_manager.cli.connect import client_at, last_address
+from varuna_manager.cli.connect import access_to, client_at, last_address
 from varuna_manager.client import Client, NodeStatus
 from varuna_manager.cloud import processes
 from varuna_manager.cloud.local_machines import AgentLaunch, LocalMachines, fair_share

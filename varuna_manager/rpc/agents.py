@@ -138,7 +138,10 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
     async def _receive(self, requests: Messages, link: Link) -> None:
         unacked = asyncio.Semaphore(_MAX_UNACKED)
         async for message in requests:
-            if message.seq == 0:
+            if message.seq == 0 and message.HasField("goodbye"):  # the last word: it waits for no answer
+                for event, rows in self._events(message, link):
+                    self._consumer.offer(event, rows=rows)
+            elif message.seq == 0:
                 self._beat(message, link)
             elif message.seq <= self._links.committed(link.incarnation):
                 link.acknowledge_again(message.seq)

@@ -17,10 +17,11 @@ class AgentConfig:
     """One agent. `slots`, `device_kind` and `memory_bytes` (per slot) are found out when not given."""
 
     node: str
-    manager: str  # host:port
+    manager: str = ""  # host:port; empty: as the join ticket or the credentials say
+    join: str = ""  # where the join ticket is; empty: none is needed, or the node has joined before
     home: Path  # this node's own folder
     slots: int = 0  # 0: one per GPU, one without any
-    host: str = "127.0.0.1"  # address that peers of the data plane reach
+    host: str = ""  # address that peers of the data plane reach; empty: that of the way to the manager
     device_kind: str = ""
     memory_bytes: int = 0
     notices: Notices = Notices.FILE
@@ -35,7 +36,7 @@ class AgentConfig:
             raise InvalidInput(f"node {self.node!r}: wanted a name without a slash")
         if self.slots < 0:
             raise InvalidInput(f"slots {self.slots}: wanted at least 1, or 0 for one per GPU")
-        if ":" not in self.manager:
+        if self.manager and ":" not in self.manager:
             raise InvalidInput(f"manager {self.manager!r}: wanted HOST:PORT")
 
 
@@ -60,6 +61,16 @@ def folders(home: Path, incarnation: str) -> Folders:
 def child_environment() -> dict[str, str]:
     """Return a copy of this process's environment, to start processes with."""
     return dict(os.environ)
+
+
+def join_source() -> str:
+    """Return where the join ticket is, by VARUNA_JOIN; empty if that does not say."""
+    return os.environ.get("VARUNA_JOIN", "")
+
+
+def azure_authority() -> str:
+    """Return the PEM file of who vouches for a Key Vault that is not Azure's own; empty for Azure's."""
+    return os.environ.get("VARUNA_AZURE_CA", "")
 
 
 def metadata_endpoint(cloud: str) -> str:

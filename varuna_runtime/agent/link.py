@@ -26,15 +26,20 @@ CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 16 << 20),
 )
 _log = structlog.get_logger("varuna.agent")
+Dial: TypeAlias = Callable[[], grpc.aio.Channel]
 Stream: TypeAlias = "grpc.aio.StreamStreamCall[agent_pb2.AgentMessage, agent_pb2.ManagerMessage]"
 
 
 class ManagerLink:
-    """`hello` and `beat` make their message when it is due; `obey` hears everything but Welcome and Ack."""
+    """`dial` opens a channel to `address`; `hello` and `beat` make their message when it is due.
+
+    `obey` hears everything but Welcome and Ack.
+    """
 
     def __init__(
         self,
         address: str,
+        dial: Dial,
         outbox: Outbox,
         *,
         hello: Callable[[], agent_pb2.Hello],
@@ -42,6 +47,7 @@ class ManagerLink:
         obey: Callable[[agent_pb2.ManagerMessage], None],
     ) -> None:
         self._address = address
+        self._dial = dial
         self._outbox = outbox
         self._hello = hello
         self._beat = beat
@@ -93,7 +99,7 @@ class ManagerLink:
         """Return whether the manager welcomed us."""
         was_up = False
         try:
-            async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+            async with self._dial() as channel:
                 call: Stream = agent_pb2_grpc.AgentLinkStub(channel).Connect()  # type: ignore[no-untyped-call]
                 await call.write(agent_pb2.AgentMessage(hello=self._hello()))
                 await self._await_welcome(call)

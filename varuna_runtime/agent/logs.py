@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 
-from varuna_runtime.agent.link import CHANNEL_OPTIONS
+from varuna_runtime.agent.link import Dial
 from varuna_runtime.wire.v1 import agent_pb2, agent_pb2_grpc
 
 LAUNCHER_RANK = -1
@@ -30,9 +30,9 @@ class _File:
 class LogCarrier:
     """A round sends at most a megabyte and counts only once the manager answered; so nothing is lost."""
 
-    def __init__(self, node: str, manager: str, folder: Path) -> None:
+    def __init__(self, node: str, dial: Dial, folder: Path) -> None:
         self._node = node
-        self._manager = manager
+        self._dial = dial
         self._folder = folder
         self._files: dict[Path, _File] = {}
 
@@ -72,7 +72,7 @@ class LogCarrier:
         if not chunks:
             return False
         async with asyncio.timeout(_CALL_S):
-            async with grpc.aio.insecure_channel(self._manager, options=CHANNEL_OPTIONS) as channel:
+            async with self._dial() as channel:
                 stub = agent_pb2_grpc.AgentLinkStub(channel)  # type: ignore[no-untyped-call]
                 await stub.PushLogs(iter(chunks))
         for chunk in chunks:

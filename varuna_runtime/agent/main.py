@@ -4,11 +4,13 @@ import asyncio
 import dataclasses
 import os
 import uuid
+from collections.abc import Coroutine
 
 import structlog
 
 from varuna_runtime.agent import device
 from varuna_runtime.agent.config import AgentConfig, folders
+from varuna_runtime.agent.joining import Door, Joining, own_address
 from varuna_runtime.agent.membership import Membership, Outcome
 from varuna_runtime.agent.notices.opening import open_source
 from varuna_runtime.agent.stopping import Stopping
@@ -37,22 +39,53 @@ def log_as_json() -> None:
 
 
 async def serve(config: AgentConfig) -> int:
-    """Join; a fenced incarnation is followed by a fresh one."""
+    """Join; a fenced incarnation is followed by a fresh one. AccessRefused: the manager will not have us."""
     config.home.mkdir(parents=True, exist_ok=True)
     stopping = Stopping(config.drain_on_term_s)
     stopping.listen()
+    joining = Joining(config)
+    door = await _unless_stopped(joining.door(), stopping)
+    if door is None:
+        return 0
+    config = dataclasses.replace(config, host=config.host or own_address(door.address))
+    renewing = asyncio.ensure_future(joining.keep_fresh(door))
+    renewing.add_done_callback(
+        lambda done: None if done.cancelled() or not done.exception() else stopping.stop.set()
+    )
+    try:
+        return await _serve(config, door, stopping)
+    finally:
+        if renewing.done():
+            renewing.result()  # why we stopped
+        renewing.cancel()
+
+
+async def _serve(config: AgentConfig, door: Door, stopping: Stopping) -> int:
     while True:
         incarnation = uuid.uuid4().hex
-        _log.info("joining", node=config.node, incarnation=incarnation, manager=config.manager)
+        _log.info("joining", node=config.node, incarnation=incarnation, manager=door.address)
         notices = open_source(
             config.notices,
             endpoint=config.metadata_endpoint,
             file=folders(config.home, incarnation).notice,
         )
-        outcome = await Membership(config, incarnation, notices, stopping).run()
+        outcome = await Membership(config, incarnation, door, notices, stopping).run()
         if outcome is not Outcome.FENCED:
             return 0
         await asyncio.sleep(_FENCED_PAUSE_S)
+
+
+async def _unless_stopped(joining: Coroutine[None, None, Door], stopping: Stopping) -> Door | None:
+    """Return the door; None when a signal came first: there is no work to drain yet."""
+    opening = asyncio.ensure_future(joining)
+    signals = [asyncio.ensure_future(event.wait()) for event in (stopping.stop, stopping.drain)]
+    try:
+        await asyncio.wait([opening, *signals], return_when=asyncio.FIRST_COMPLETED)
+        return opening.result() if opening.done() else None
+    finally:
+        for each in (opening, *signals):
+            each.cancel()
+        await asyncio.gather(opening, *signals, return_exceptions=True)
 
 
 def completed(config: AgentConfig) -> AgentConfig:

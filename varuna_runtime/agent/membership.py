@@ -16,6 +16,7 @@ from varuna_runtime.agent import events as e
 from varuna_runtime.agent import records as r
 from varuna_runtime.agent.config import AgentConfig, folders
 from varuna_runtime.agent.guarding import Guard
+from varuna_runtime.agent.joining import Door
 from varuna_runtime.agent.launching import Died, LauncherProcess, tail
 from varuna_runtime.agent.link import ManagerLink
 from varuna_runtime.agent.logs import LAUNCHER_RANK, LogCarrier
@@ -48,7 +49,12 @@ class Membership:
     """Lives from Hello to the end of the last process it started."""
 
     def __init__(
-        self, config: AgentConfig, incarnation: str, notices: NoticeSource, stopping: Stopping
+        self,
+        config: AgentConfig,
+        incarnation: str,
+        door: Door,
+        notices: NoticeSource,
+        stopping: Stopping,
     ) -> None:
         self._config = config
         self._incarnation = incarnation
@@ -60,9 +66,9 @@ class Membership:
         self._workers: dict[r.RankKey, WorkerClient] = {}
         self._outbox = Outbox()
         self._link = ManagerLink(
-            config.manager, self._outbox, hello=self._hello, beat=self._beat, obey=self._obey
+            door.address, door.channel, self._outbox, hello=self._hello, beat=self._beat, obey=self._obey
         )
-        self._logs = LogCarrier(config.node, config.manager, self._folders.logs)
+        self._logs = LogCarrier(config.node, door.channel, self._folders.logs)
         self._guard = Guard(incarnation, (self._folders.run,))
         self._watch = Watch(
             notices,

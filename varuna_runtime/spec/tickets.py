@@ -71,6 +71,11 @@ def secret_name(node: str) -> str:
     return f"{_HANDOVER}{plain}-{hashlib.sha256(node.encode()).hexdigest()[:8]}"
 
 
+def store_key(node: str) -> str:
+    """Return the key of a node's ticket below the prefix of an object store."""
+    return f"join/{secret_name(node)}"
+
+
 def _packed(record: "JoinTicket | UserToken") -> str:
     body = json.dumps(asdict(record), separators=(",", ":")).encode()
     return base64.urlsafe_b64encode(body).decode().rstrip("=")
