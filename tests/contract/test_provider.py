@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.contract.provider_suite import PoolUnderTest, ProviderSuite
+from tests.support.clouds.fake_gcp import PROJECT, FakeGcp, Fault, serving
 from tests.support.fake_provider import FakeProvider
 from tests.support.fake_ssh import FakeSsh
 from tests.support.notes import MemoryNotes
+from varuna_manager.cloud.gcp.provider import GcpProvider
+from varuna_manager.cloud.gcp.rest import Rest
 from varuna_manager.cloud.local import LocalProvider
 from varuna_manager.cloud.local_machines import AgentLaunch, LocalMachines
 from varuna_manager.cloud.provider import Provider
@@ -19,7 +22,7 @@ from varuna_manager.cloud.ssh import Ssh
 from varuna_manager.cloud.static import SshProvider
 from varuna_manager.cloud.trace import TraceProvider
 from varuna_manager.home import Home
-from varuna_manager.pool_settings import SshHost, StaticPool, TracePool
+from varuna_manager.pool_settings import GcpPool, SshHost, StaticPool, TracePool
 from varuna_manager.traces import Change, Recording
 
 SLEEPER = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(120)")
@@ -116,6 +119,36 @@ class SshPool:
         self.ssh.mend()
 
 
+class GcpPoolUnderTest:
+    """A managed instance group of one zone; the place of a taken machine is filled again by its name."""
+
+    names_return = True
+
+    def __init__(self, endpoint: str, world: FakeGcp) -> None:
+        self._endpoint, self._world, self._notes = endpoint, world, MemoryNotes()
+        self._group = world.add_group("g", zone="z1-a")
+        self._opened: list[Rest] = []
+        self.provider = self.reopen()
+
+    def reopen(self) -> Provider:
+        settings = GcpPool(name="p", provider="gcp", project=PROJECT, group="g", zone="z1-a")
+        self._opened.append(Rest(self._endpoint, is_anonymous=True))
+        return GcpProvider(settings, self._opened[-1], self._notes)
+
+    def close(self) -> None:
+        for rest in self._opened:
+            rest.close()
+
+    def kill(self, node: str) -> None:
+        self._world.preempt(self._group, node)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        self._world.faults.append(Fault(".", 503, count=1000))
+        yield
+        self._world.faults.clear()
+
+
 @contextmanager
 def fake(_root: Path) -> Iterator[PoolUnderTest]:
     yield FakePool()
@@ -151,8 +184,20 @@ def static_ssh(root: Path) -> Iterator[PoolUnderTest]:
         pool.ssh.kill_all()
 
 
+@contextmanager
+def gcp(_root: Path) -> Iterator[PoolUnderTest]:
+    world = FakeGcp()
+    with serving(world) as endpoint:
+        pool = GcpPoolUnderTest(endpoint, world)
+        try:
+            yield pool
+        finally:
+            pool.close()
+
+
 OPENERS: dict[str, Callable[[Path], AbstractContextManager[PoolUnderTest]]] = {
     "fake": fake,
+    "gcp": gcp,
     "local": local,
     "static-ssh": static_ssh,
     "trace": trace,

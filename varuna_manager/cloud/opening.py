@@ -56,7 +56,11 @@ def open_provider(settings: AnyPool, *, notes: Notes, home: Home, manager_addres
             from varuna_manager.cloud.azure import open_azure
 
             return open_azure(settings, notes=notes)
-        case AwsPool() | GcpPool():
+        case GcpPool():
+            from varuna_manager.cloud.gcp import open_gcp
+
+            return open_gcp(settings, notes=notes)
+        case AwsPool():
             raise NotImplementedError(settings.provider)
         case _:
             assert_never(settings)
