@@ -12,7 +12,16 @@ import pytest
 import yaml
 
 from tests.support import deploy
-from tests.support.clouds.moto import REGION, Moto
+from tests.support.clouds.fault_proxy import FaultProxy
+from tests.support.clouds.moto import IDENTITY, REGION, Moto, NoticesQueue
+from tests.support.notes import MemoryNotes
+from varuna_manager.cloud.aws.calls import OPERATIONS, AwsCalls
+from varuna_manager.cloud.aws.provider import AwsProvider
+from varuna_manager.cloud.provider import Instance, InstancePhase, PoolReading
+from varuna_manager.config import ManagerConfig, load
+from varuna_manager.pool_settings import AwsPool
+from varuna_manager.security import places
+from varuna_runtime.agent import tickets
 
 TEMPLATE = deploy.DEPLOY / "aws" / "varuna.yaml"
 IMAGE = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
@@ -20,6 +29,7 @@ PARAMETERS = {
     "Cluster": "demo",
     "Zones": "2",
     "MaxOnDemandNodes": "2",
+    "OnDemandPrice": "0.4",
     "NoticesQueue": "yes",
     "NodeInstanceType2": "c6i.2xlarge",
 }
@@ -151,6 +161,116 @@ def test_a_node_is_born_with_its_settings_and_no_secret(moto: Moto) -> None:
 def test_a_role_may_do_what_its_document_says(moto: Moto, role: str, policy: str, document: str) -> None:
     made = moto.client("iam").get_role_policy(RoleName=stack(moto)[role], PolicyName=policy)
     assert made["PolicyDocument"] == statements(document, stack(moto)["Bucket"])
+
+
+HANDOVER = {"ssm:DeleteParameters", "ssm:PutParameter"}
+STORE = {"s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:PutObject"}
+SESSIONS = {
+    "ssm:UpdateInstanceInformation",
+    "ssmmessages:CreateControlChannel",
+    "ssmmessages:CreateDataChannel",
+    "ssmmessages:OpenControlChannel",
+    "ssmmessages:OpenDataChannel",
+}
+"""What the machine's own agent of Systems Manager calls, so that operators come in without an open port."""
+
+
+def actions(document: str) -> set[str]:
+    found: set[str] = set()
+    for each in statements(document, "bucket")["Statement"]:
+        found |= {each["Action"]} if isinstance(each["Action"], str) else set(each["Action"])
+    return found
+
+
+def test_the_manager_may_do_what_it_does_and_no_more() -> None:
+    allowed = actions("iam-manager.json") | actions("iam-manager-notices.json")
+    assert allowed == set(OPERATIONS) | HANDOVER | STORE | SESSIONS
+    assert {each for each in OPERATIONS if each.startswith("sqs:")} == actions("iam-manager-notices.json")
+
+
+def test_a_node_may_fetch_tickets_and_use_the_store_and_no_more() -> None:
+    assert actions("iam-node.json") == {"ssm:GetParameter"} | STORE
+
+
+@pytest.mark.parametrize(
+    "document", ["iam-manager.json", "iam-manager-notices.json", "iam-node.json", "iam-operator.json"]
+)
+def test_whatever_changes_something_is_bound_to_what_is_ours(document: str) -> None:
+    for each in statements(document, "bucket")["Statement"]:
+        names = [each["Action"]] if isinstance(each["Action"], str) else each["Action"]
+        assert not [name for name in names if "*" in name]
+        is_ours = each["Resource"] != "*"
+        assert is_ours or all(":Describe" in name or name in SESSIONS for name in names)
+        if any(name.startswith(("autoscaling:", "ec2:")) for name in names) and is_ours:
+            assert each["Condition"] == {"StringEquals": {"aws:ResourceTag/varuna:cluster": "demo"}}
+
+
+@pytest.fixture(scope="module")
+def wire(moto: Moto) -> Iterator[FaultProxy]:
+    """Stand between the provider and AWS, and count every call by its name."""
+    with FaultProxy(moto.url) as proxy, pytest.MonkeyPatch.context() as environment:
+        for name, value in {**IDENTITY, "AWS_ENDPOINT_URL": proxy.url}.items():
+            environment.setenv(name, value)
+        yield proxy
+
+
+def settings(moto: Moto, folder: Path) -> ManagerConfig:
+    (folder / "manager.yaml").write_text(manager_config(moto))
+    return load(folder / "manager.yaml")
+
+
+def test_the_manager_reads_its_settings(moto: Moto, tmp_path: Path) -> None:
+    found = settings(moto, tmp_path)
+    assert found.is_tls
+    assert [(pool.name, pool.max, pool.price) for pool in found.pools] == [
+        ("spot-a", 8, None),
+        ("spot-b", 8, None),
+        ("on-demand", 2, 0.4),
+    ]
+    assert found.store_url == f"s3://{stack(moto)['Bucket']}/varuna"
+
+
+def living(reading: PoolReading) -> list[Instance]:
+    return [each for each in reading.instances if each.phase is not InstancePhase.GONE]
+
+
+@pytest.mark.parametrize("name", ["spot-a", "spot-b", "on-demand"])
+def test_the_provider_lends_from_the_stacks_groups_with_what_the_role_allows(
+    name: str, moto: Moto, wire: FaultProxy, tmp_path: Path
+) -> None:
+    [pool] = [each for each in settings(moto, tmp_path).pools if each.name == name]
+    assert isinstance(pool, AwsPool)
+    if pool.notices_queue:  # moto's stacks know queues by their address in AWS, its clients by its own
+        pool = pool.model_copy(update={"notices_queue": NoticesQueue(moto, "demo-other").url})
+    provider = AwsProvider(pool, MemoryNotes(), AwsCalls(REGION))
+    wire.forget_counts()
+    empty = provider.read(1.0)
+    assert (living(empty), empty.desired, empty.least, empty.most) == ([], 0, 0, pool.max)
+    assert empty.warnings == ()
+    provider.grow(2, empty)
+    two = provider.read(2.0)
+    assert (len(living(two)), two.desired) == (2, 2)
+    provider.release([living(two)[0].node], two)
+    one = provider.read(3.0)
+    assert (len(living(one)), one.desired) == (1, 1)
+    assert [each for each in one.instances if each.is_stray] == []
+    allowed = {each.partition(":")[2] for each in actions("iam-manager.json")}
+    allowed |= {each.partition(":")[2] for each in actions("iam-manager-notices.json")}
+    assert set(wire.calls()) - allowed == set()
+    assert {"SetDesiredCapacity", "TerminateInstanceInAutoScalingGroup"} <= set(wire.calls())
+
+
+def test_tickets_are_handed_over_with_what_the_roles_allow(moto: Moto, wire: FaultProxy) -> None:
+    wire.forget_counts()
+    place = places.opened("ssm:/varuna/join/demo", region=REGION)
+    place.put("i-1", "the ticket")
+    assert {f"ssm:{each}" for each in wire.calls()} <= actions("iam-manager.json")
+    wire.forget_counts()
+    assert tickets.opened(f"ssm:/varuna/join/demo?region={REGION}").read("i-1") == "the ticket"
+    assert {f"ssm:{each}" for each in wire.calls()} == {"ssm:GetParameter"} <= actions("iam-node.json")
+    wire.forget_counts()
+    place.remove("i-1")
+    assert {f"ssm:{each}" for each in wire.calls()} <= actions("iam-manager.json")
 
 
 def statements(document: str, bucket: str) -> dict[str, Any]:

@@ -38,6 +38,12 @@ LINKED = {
     "Microsoft.Network/virtualNetworks/subnets/join/action",
 }
 """Azure asks these of whoever writes a scale set, for what the set refers to."""
+TICKETS = {
+    "Microsoft.KeyVault/vaults/secrets/delete",
+    "Microsoft.KeyVault/vaults/secrets/recover/action",
+    "Microsoft.KeyVault/vaults/secrets/setSecret/action",
+}
+"""A ticket is put and removed, and a name that was used before is recovered first; never read."""
 ARM_KEYS = {"type", "apiVersion", "name", "dependsOn", "scope"}
 MODES = pytest.mark.parametrize("mode", ["Flexible", "Uniform"])
 
@@ -177,6 +183,7 @@ def test_the_managers_role_is_what_the_provider_calls_and_no_more() -> None:
     [permissions] = only("Microsoft.Authorization/roleDefinitions", deployed())["properties"]["permissions"]
     assert (permissions["actions"], permissions["dataActions"]) == (ROLE["Actions"], ROLE["DataActions"])
     assert set(ROLE["Actions"]) == OPERATIONS | LINKED
+    assert set(ROLE["DataActions"]) == TICKETS
     assert not [action for action in ROLE["Actions"] + ROLE["DataActions"] if "*" in action]
 
 

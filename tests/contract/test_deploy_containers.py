@@ -1,7 +1,7 @@
 """The container image and the Kubernetes manifests.
 
-Neither a container engine nor a cluster is at hand: the Dockerfile is read, and the wheel that it would install
-is built from exactly the files it copies; manifests are held against Kubernetes' own schemas.
+Neither a container engine nor a cluster is at hand: the Dockerfile is read, and the wheel that it would
+install is built from exactly the files it copies; manifests are held against Kubernetes' own schemas.
 """
 
 import json
