@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from varuna_manager import config_checks
 from varuna_manager.home import Home
-from varuna_manager.pool_settings import AnyPool, LocalPool, Sizing
+from varuna_manager.pool_settings import AnyPool, CloudPool, LocalPool, Sizing
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.yamlfile import Located, read
 
@@ -72,6 +72,11 @@ def environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def azure_authority() -> str:
+    """Return the PEM file of who vouches for a Key Vault that is not Azure's own; empty for Azure's."""
+    return os.environ.get("VARUNA_AZURE_CA", "")
+
+
 def default_home() -> Home:
     """Return $VARUNA_HOME, or ~/.varuna."""
     return Home(Path(os.environ.get("VARUNA_HOME") or Path.home() / ".varuna"))
@@ -95,6 +100,12 @@ def checked(config: ManagerConfig) -> ManagerConfig:
     """Return the settings if they are safe together, else raise InvalidInput."""
     if config.security == "tls" and config.insecure_plaintext:
         raise InvalidInput("insecure_plaintext: seen true beside security: tls, wanted at most one of them")
+    for pool in config.pools:
+        if isinstance(pool, CloudPool) and pool.handover and not config.is_tls:
+            raise InvalidInput(
+                f"handover of pool {pool.name}: this manager speaks plain text and needs no join tickets; "
+                "set security: tls, or leave handover out"
+            )
     if config.lease_s < 3 * config.beat_s:
         raise InvalidInput(
             f"lease_s: seen {config.lease_s:g}, wanted at least 3 x beat_s = {3 * config.beat_s:g}"

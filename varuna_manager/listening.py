@@ -3,7 +3,8 @@
 import asyncio
 import ipaddress
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -11,16 +12,20 @@ import structlog
 
 from varuna_manager import serving
 from varuna_manager.clock import Clock, wall_s
+from varuna_manager.cloud.provider import PoolReading
 from varuna_manager.config import ManagerConfig
 from varuna_manager.consumer import Consumer
+from varuna_manager.core.state import State
 from varuna_manager.persistence import Database
+from varuna_manager.pool_settings import AwsPool, CloudPool
 from varuna_manager.rpc.doorbook import DoorBook
 from varuna_manager.rpc.guarding import Guard
 from varuna_manager.rpc.joins import JoinService
-from varuna_manager.security import front
+from varuna_manager.security import front, places
 from varuna_manager.security.authority import Authority
 from varuna_manager.security.desk import Desk
 from varuna_manager.security.front import Certificate, Front
+from varuna_manager.security.handover import HandOver
 from varuna_manager.security.tokens import Tokens
 from varuna_runtime.spec.errors import Conflict, InvalidInput
 from varuna_runtime.wire.v1 import join_pb2_grpc
@@ -36,6 +41,7 @@ _STRANGER_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_connection_idle_ms", 300_000),  # a connection without calls holds a place of others
     ("grpc.server_handshake_timeout_ms", 10_000),
 ]
+_TICKET_S = 30.0
 _FAR_AWAY = ("198.51.100.1", 9)  # an address for documentation: nothing is ever sent there
 
 
@@ -53,11 +59,27 @@ class Door:
     """The gRPC server to put services on, and what stands before it."""
 
     address: str  # HOST:PORT as listened on
+    advertised: str  # HOST:PORT that others dial
     server: grpc.aio.Server
+    loop: asyncio.AbstractEventLoop
     desk: Desk | None = None
     book: DoorBook | None = None
     front: Front | None = None
     certificate: Certificate | None = None
+    handovers: Mapping[str, HandOver] = field(default_factory=dict)  # by pool
+
+    async def hand_over(self, pool: str, reading: PoolReading, state: State, now_s: float) -> None:
+        """See that the machines of a fresh reading that have not joined find their tickets."""
+        if (handover := self.handovers.get(pool)) is not None:
+            joined = {name for name, node in state.nodes.items() if not node.is_gone}
+            await handover.on_reading(reading, joined, now_s)
+
+    def ticket(self, node: str) -> str:
+        """Return a ticket for a node that we start, empty with plain text; from any other thread."""
+        if self.desk is None:
+            return ""
+        made = asyncio.run_coroutine_threadsafe(self.desk.ticket(node, created_by="manager"), self.loop)
+        return made.result(_TICKET_S)[1]
 
     async def keep(self) -> None:
         """Let peers in until cancelled; after the server was started."""
@@ -82,13 +104,16 @@ def bound(config: ManagerConfig) -> Bound:
 
 def door(bound: Bound, config: ManagerConfig, database: Database, consumer: Consumer, clock: Clock) -> Door:
     """Return what stands before the services; with TLS also what makes and checks tickets and tokens."""
+    address = advertised(config, bound.address)
     if bound.listener is None:
         assert bound.server is not None
-        return Door(address=bound.address, server=bound.server)
+        return Door(
+            address=bound.address, advertised=address, server=bound.server, loop=asyncio.get_running_loop()
+        )
     authority = Authority.at(config.places.authority, wall_s())
     book = DoorBook(consumer, clock)
     desk = Desk(
-        address=advertised(config, bound.address),
+        address=address,
         authority=authority,
         tokens=Tokens(database, clock.now_s),
         certificate_life_s=config.certificate_life_s,
@@ -100,8 +125,24 @@ def door(bound: Bound, config: ManagerConfig, database: Database, consumer: Cons
     standing = Front(bound.listener, certificate.context, inner_port=inner_port, refused=book.refused)
     join_pb2_grpc.add_JoinServicer_to_server(JoinService(desk, book), server)  # type: ignore[no-untyped-call]
     return Door(
-        address=bound.address, server=server, desk=desk, book=book, front=standing, certificate=certificate
+        address=bound.address,
+        advertised=address,
+        server=server,
+        loop=asyncio.get_running_loop(),
+        desk=desk,
+        book=book,
+        front=standing,
+        certificate=certificate,
+        handovers={
+            pool.name: HandOver(pool.name, places.opened(pool.handover, region=_region(pool)), desk)
+            for pool in config.pools
+            if isinstance(pool, CloudPool) and pool.handover
+        },
     )
+
+
+def _region(pool: CloudPool) -> str:
+    return pool.region if isinstance(pool, AwsPool) else ""
 
 
 def advertised(config: ManagerConfig, address: str) -> str:

@@ -70,7 +70,15 @@ class TracePool(PoolBase):
     """Warning before a node vanishes, in real seconds; 0: none."""
 
 
-class AwsPool(PoolBase):
+class CloudPool(PoolBase):
+    """What every pool of a cloud has."""
+
+    handover: str = ""
+    """Where machines find their join tickets: ssm:/PATH, keyvault:https://VAULT, or the URL of a private
+    prefix of an object store; empty: tickets come some other way."""
+
+
+class AwsPool(CloudPool):
     """An Auto Scaling group."""
 
     provider: Literal["aws"]
@@ -83,7 +91,7 @@ class AwsPool(PoolBase):
     """URL of an SQS queue that EventBridge fills with interruption warnings; optional."""
 
 
-class AzurePool(PoolBase):
+class AzurePool(CloudPool):
     """A virtual machine scale set, Uniform or Flexible."""
 
     provider: Literal["azure"]
@@ -93,7 +101,7 @@ class AzurePool(PoolBase):
     cluster: Text = "varuna"
 
 
-class GcpPool(PoolBase):
+class GcpPool(CloudPool):
     """A managed instance group, zonal or regional."""
 
     provider: Literal["gcp"]

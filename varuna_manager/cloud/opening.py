@@ -1,5 +1,6 @@
 """From the settings of a pool to its provider; knows every adapter, each loaded lazily."""
 
+from collections.abc import Callable
 from typing import Protocol, assert_never
 
 from varuna_manager.cloud.provider import Provider
@@ -34,24 +35,34 @@ class Notes(Protocol):
         ...
 
 
-def open_provider(settings: AnyPool, *, notes: Notes, home: Home, manager_address: str) -> Provider:
+def open_provider(
+    settings: AnyPool,
+    *,
+    notes: Notes,
+    home: Home,
+    manager_address: str,
+    ticket: Callable[[str], str] | None = None,
+) -> Provider:
     """Return the provider of a pool; InvalidInput when its SDK is missing. It asks no cloud yet.
 
-    `notes` are those of this pool; `manager_address` is where nodes that we start ourselves call.
+    `notes` are those of this pool; `manager_address` is where nodes that we start ourselves call, and
+    `ticket` makes the one with which such a node joins; None: the manager speaks plain text.
     """
     match settings:
         case LocalPool():
             from varuna_manager.cloud.local import open_local
 
-            return open_local(settings, home=home, manager_address=manager_address)
+            return open_local(settings, home=home, manager_address=manager_address, ticket=ticket)
         case StaticPool():
             from varuna_manager.cloud.static import open_static
 
-            return open_static(settings, notes=notes, manager_address=manager_address)
+            return open_static(settings, notes=notes, manager_address=manager_address, ticket=ticket)
         case TracePool():
             from varuna_manager.cloud.trace import open_trace
 
-            return open_trace(settings, notes=notes, home=home, manager_address=manager_address)
+            return open_trace(
+                settings, notes=notes, home=home, manager_address=manager_address, ticket=ticket
+            )
         case AzurePool():
             from varuna_manager.cloud.azure import open_azure
 
