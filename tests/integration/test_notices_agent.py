@@ -188,7 +188,8 @@ def test_t35_sigterm_with_time_to_drain_hands_the_work_over_first(
                 agent.send_signal(signal.SIGTERM)
                 await manager.until(lambda: bool(notices(manager)))
                 (notice,) = notices(manager)
-                assert (notice.source, notice.seconds_left) == ("agent", 100.0)
+                assert notice.source == "agent"
+                assert 90.0 < notice.seconds_left <= 100.0
                 await beats(manager)
                 assert manager.goodbyes == [], "the job still runs here"
                 await manager.send(drain=agent_pb2.Drain(job=JOB, generation=1, within_s=60.0))

@@ -1,6 +1,7 @@
 from varuna_runtime.agent import codec
 from varuna_runtime.agent import records as r
 from varuna_runtime.agent.outbox import Outbox
+from varuna_runtime.wire.v1 import agent_pb2
 
 KEY = r.RankKey(job="j", generation=1, rank=0)
 
@@ -58,3 +59,23 @@ def test_an_overflow_costs_old_steps_and_never_a_report() -> None:
     assert kept[0].rank.HasField("ready")
     assert [message.steps.steps[0].step for message in kept[1:]] == [3, 4]
     assert outbox.num_dropped == 3
+
+
+def test_the_time_of_a_notice_passes_while_it_is_kept() -> None:
+    now_s = [100.0]
+    outbox = Outbox(now_s=lambda: now_s[0])
+    outbox.add(agent_pb2.AgentMessage(notice=agent_pb2.NoticeReport(seconds_left=30.0)))
+    assert [message.notice.seconds_left for message in outbox.after(0)] == [30.0]
+    now_s[0] = 110.0
+    assert [message.notice.seconds_left for message in outbox.after(0)] == [20.0]
+    now_s[0] = 1000.0
+    assert [message.notice.seconds_left for message in outbox.after(0)] == [0.0]
+
+
+def test_a_report_is_acknowledged_once_the_manager_said_so() -> None:
+    outbox = Outbox()
+    outbox.add(codec.gone("j", 1))
+    outbox.add(codec.gone("j", 2))
+    outbox.acknowledge(1)
+    assert outbox.has_acknowledged(1)
+    assert not outbox.has_acknowledged(2)

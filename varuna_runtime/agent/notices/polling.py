@@ -37,9 +37,16 @@ async def _round(look: Look, health: Health, book: Book) -> list[Change]:
     try:
         present = await look()
     except MetadataUnavailable as err:
-        if not health.failed(str(err)):
-            return []
-        _log.warning("notices unavailable", reason=str(err))
-        return [HealthChanged(state=health.state)]
+        return _failed(health, str(err))
+    except Exception as err:  # a mistake of ours must not cost the node its warnings for good
+        _log.exception("notices failed")
+        return _failed(health, f"{type(err).__name__}: {err}")
     found: list[Change] = [HealthChanged(state=health.state)] if health.answered() else []
     return [*found, *book.update(present, clock.now_s())]
+
+
+def _failed(health: Health, reason: str) -> list[Change]:
+    if not health.failed(reason):
+        return []
+    _log.warning("notices unavailable", reason=reason)
+    return [HealthChanged(state=health.state)]
