@@ -1,14 +1,20 @@
 """An Auto Scaling group keeps the promises of a pool: real boto3, a real server, and broken answers."""
 
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from tests.contract.provider_suite import ProviderSuite
 from tests.support.clouds.fault_proxy import FaultProxy, Rule, aws_error, html_error, json_error
 from tests.support.clouds.moto import IDENTITY, REGION, Group, Moto, NoticesQueue
+from tests.support.deploy import DEPLOY
+from tests.support.notes import MemoryNotes
+from varuna_manager.cloud.aws import open_aws
 from varuna_manager.cloud.aws.calls import OPERATIONS, AwsCalls
 from varuna_manager.cloud.aws.provider import AwsProvider
 from varuna_manager.cloud.provider import Instance, InstancePhase, Market, PoolReading, ProviderError, Trouble
@@ -27,27 +33,21 @@ END = "TerminateInstanceInAutoScalingGroup"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Moto]:
+def moto() -> Iterator[Moto]:
     with Moto() as moto:
         yield moto
 
 
-@pytest.fixture
-def moto(server: Moto) -> Moto:
-    server.reset()
-    return server
-
-
 @pytest.fixture(scope="module")
-def broken(server: Moto) -> Iterator[FaultProxy]:
-    with FaultProxy(server.url) as proxy, pytest.MonkeyPatch.context() as environment:
+def broken(moto: Moto) -> Iterator[FaultProxy]:
+    with FaultProxy(moto.url) as proxy, pytest.MonkeyPatch.context() as environment:
         for name, value in {**IDENTITY, "AWS_ENDPOINT_URL": proxy.url}.items():
             environment.setenv(name, value)
         yield proxy
 
 
 @pytest.fixture
-def proxy(moto: Moto, broken: FaultProxy) -> FaultProxy:
+def proxy(broken: FaultProxy) -> FaultProxy:
     broken.clear()
     return broken
 
@@ -59,28 +59,65 @@ def calls(broken: FaultProxy) -> AwsCalls:
 
 
 @pytest.fixture
-def group(moto: Moto) -> Group:
-    return Group(moto)
+def group(moto: Moto, request: pytest.FixtureRequest) -> Group:
+    """A group and a cluster for each test: to empty the server takes longer than most of them."""
+    name = f"pool-{abs(hash(request.node.nodeid))}"
+    return Group(moto, name, cluster=name)
 
 
 @pytest.fixture
-def pool(proxy: FaultProxy, calls: AwsCalls) -> AwsProvider:
-    return AwsProvider(settings(), calls)
+def pool(proxy: FaultProxy, calls: AwsCalls, group: Group) -> AwsProvider:
+    return AwsProvider(settings(group), MemoryNotes(), calls)
 
 
 @pytest.fixture
-def queue(moto: Moto) -> NoticesQueue:
-    return NoticesQueue(moto)
+def queue(moto: Moto, group: Group) -> Iterator[NoticesQueue]:
+    queue = NoticesQueue(moto, group.name)
+    yield queue
+    queue.close()
 
 
 @pytest.fixture
-def noticing(proxy: FaultProxy, calls: AwsCalls, queue: NoticesQueue) -> AwsProvider:
-    return AwsProvider(settings(notices_queue=queue.url), calls)
+def noticing(proxy: FaultProxy, calls: AwsCalls, group: Group, queue: NoticesQueue) -> AwsProvider:
+    return AwsProvider(settings(group, notices_queue=queue.url), MemoryNotes(), calls)
 
 
-def settings(**more: object) -> AwsPool:
-    values = {"name": "spot", "provider": "aws", "group": "pool", "region": REGION, "max": 10, **more}
-    return AwsPool.model_validate(values)
+class GroupPool:
+    """A group of its own for what every provider promises."""
+
+    names_return = False
+
+    def __init__(self, group: Group, proxy: FaultProxy, calls: AwsCalls) -> None:
+        self._group = group.create(0)
+        self._proxy = proxy
+        self._calls = calls
+        self._notes = MemoryNotes()
+        self.provider: AwsProvider = self.reopen()
+
+    def reopen(self) -> AwsProvider:
+        return AwsProvider(settings(self._group), self._notes, self._calls)
+
+    def kill(self, node: str) -> None:
+        self._group.preempt(node)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        self._proxy.add(aws_error(".*", "AccessDenied", status=403))
+        yield
+        self._proxy.heal()
+
+
+class TestSuite(ProviderSuite):
+    """What every provider promises."""
+
+    @pytest.fixture
+    def pool(self, group: Group, proxy: FaultProxy, calls: AwsCalls) -> GroupPool:
+        return GroupPool(group, proxy, calls)
+
+
+def settings(group: Group, **more: object) -> AwsPool:
+    values = {"name": "spot", "provider": "aws", "group": group.name, "cluster": group.cluster, "max": 10}
+    return AwsPool.model_validate({**values, "region": REGION, **more})
 
 
 def phases(reading: PoolReading) -> dict[str, InstancePhase]:
@@ -237,8 +274,8 @@ def test_every_state_of_a_member_has_a_phase_even_one_not_invented_yet(
 def test_pages_are_followed_to_the_end_and_half_an_answer_is_none(proxy: FaultProxy, group: Group) -> None:
     group.create(0)
     for desired in range(1, 8):  # each a reservation of its own: that is what a page holds
-        group.autoscaling.set_desired_capacity(AutoScalingGroupName="pool", DesiredCapacity=desired)
-    pool = AwsProvider(settings(), AwsCalls(REGION, page_size=5))
+        group.autoscaling.set_desired_capacity(AutoScalingGroupName=group.name, DesiredCapacity=desired)
+    pool = AwsProvider(settings(group), MemoryNotes(), AwsCalls(REGION, page_size=5))
     assert [i.node for i in pool.read(NOW_S).instances] == group.members()
     assert proxy.calls()["DescribeInstances"] == 4  # two pages by the group's tag, two by ours
     proxy.add(aws_error("DescribeInstances", "UnauthorizedOperation", status=403, skip=1))
@@ -251,7 +288,7 @@ def test_a_reading_takes_as_many_calls_for_ten_machines_as_for_one(
     group.create(1)
     pool.read(NOW_S)
     first = proxy.calls()
-    group.autoscaling.set_desired_capacity(AutoScalingGroupName="pool", DesiredCapacity=10)
+    group.autoscaling.set_desired_capacity(AutoScalingGroupName=group.name, DesiredCapacity=10)
     proxy.clear()
     pool.read(NOW_S + 10)
     assert proxy.calls() == {"DescribeAutoScalingGroups": 1, "DescribeInstances": 2}
@@ -265,7 +302,7 @@ def test_a_detached_machine_is_a_stray_and_is_ended_alone(pool: AwsProvider, gro
     group.create(3)
     loose, *rest = group.members()
     group.autoscaling.detach_instances(
-        AutoScalingGroupName="pool", InstanceIds=[loose], ShouldDecrementDesiredCapacity=True
+        AutoScalingGroupName=group.name, InstanceIds=[loose], ShouldDecrementDesiredCapacity=True
     )
     seen = pool.read(NOW_S)
     assert [i.node for i in seen.instances if i.is_stray] == [loose]
@@ -280,10 +317,10 @@ def test_a_detached_machine_is_a_stray_and_is_ended_alone(pool: AwsProvider, gro
 def test_members_that_outlive_their_group_are_strays(pool: AwsProvider, group: Group) -> None:
     group.create(2)
     orphans = group.members()
-    group.autoscaling.delete_auto_scaling_group(AutoScalingGroupName="pool", ForceDelete=True)
+    group.autoscaling.delete_auto_scaling_group(AutoScalingGroupName=group.name, ForceDelete=True)
     assert group.running() == orphans  # protected ones survive here; with AWS after a detach
     assert refusal(lambda: pool.read(NOW_S)).trouble is Trouble.CONFIG
-    group.ec2.delete_launch_template(LaunchTemplateName="pool")
+    group.ec2.delete_launch_template(LaunchTemplateName=group.name)
     group.create(1)
     seen = pool.read(NOW_S)
     assert sorted(i.node for i in seen.instances if i.is_stray) == orphans
@@ -295,8 +332,8 @@ def test_members_of_another_group_and_machines_of_another_cluster_are_none_of_ou
     pool: AwsProvider, group: Group, moto: Moto
 ) -> None:
     group.create(1)
-    Group(moto, "other-pool").create(1)
-    Group(moto, "foreign", cluster="theirs").create(1)
+    Group(moto, f"{group.name}-other", cluster=group.cluster).create(1)
+    Group(moto, f"{group.name}-foreign", cluster="theirs").create(1)
     group.run_stray(**{"varuna:cluster": "theirs"})
     assert [i.node for i in pool.read(NOW_S).instances] == group.members()
 
@@ -306,7 +343,7 @@ def test_one_that_joins_between_two_calls_is_no_stray(
 ) -> None:
     group.create(1)
     pool.read(NOW_S)
-    group.autoscaling.set_desired_capacity(AutoScalingGroupName="pool", DesiredCapacity=3)
+    group.autoscaling.set_desired_capacity(AutoScalingGroupName=group.name, DesiredCapacity=3)
     proxy.add(Rule(operation="DescribeAutoScalingGroups", stale_s=0))
     found = pool.read(NOW_S).instances
     assert [i.node for i in found] == group.members()
@@ -340,7 +377,7 @@ def test_a_target_that_is_not_above_the_one_seen_is_refused(
 def test_growing_refuses_when_the_target_has_moved(pool: AwsProvider, group: Group) -> None:
     group.create(1)
     seen = pool.read(NOW_S)
-    group.autoscaling.set_desired_capacity(AutoScalingGroupName="pool", DesiredCapacity=6)
+    group.autoscaling.set_desired_capacity(AutoScalingGroupName=group.name, DesiredCapacity=6)
     assert refusal(lambda: pool.grow(3, seen)).trouble is Trouble.RETRY
     assert group.desired == 6
 
@@ -461,7 +498,7 @@ def test_a_machine_in_standby_ends_without_lowering_the_target(pool: AwsProvider
     group.create(2)
     aside, other = group.members()
     group.autoscaling.enter_standby(
-        AutoScalingGroupName="pool", InstanceIds=[aside], ShouldDecrementDesiredCapacity=True
+        AutoScalingGroupName=group.name, InstanceIds=[aside], ShouldDecrementDesiredCapacity=True
     )
     seen = pool.read(NOW_S)
     assert phases(seen)[aside] is InstancePhase.STOPPED
@@ -562,7 +599,7 @@ def test_a_machine_that_waits_for_us_says_until_when_and_is_let_go(
     node, other = group.members()
     for name, timeout_s in (("drain", 300), ("log", 900)):
         group.autoscaling.put_lifecycle_hook(
-            AutoScalingGroupName="pool",
+            AutoScalingGroupName=group.name,
             LifecycleHookName=name,
             LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING",
             HeartbeatTimeout=timeout_s,
@@ -589,7 +626,7 @@ def test_letting_go_twice_is_fine_and_other_refusals_are_not(
     group.create(1)
     (node,) = group.members()
     group.autoscaling.put_lifecycle_hook(
-        AutoScalingGroupName="pool",
+        AutoScalingGroupName=group.name,
         LifecycleHookName="drain",
         LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING",
     )
@@ -632,10 +669,10 @@ def test_a_careless_group_is_told_all_that_is_wrong_with_it(pool: AwsProvider, g
         template={"InstanceMarketOptions": {"MarketType": "spot"}},
         CapacityRebalance=True,
     )
-    group.autoscaling.resume_processes(AutoScalingGroupName="pool", ScalingProcesses=["AZRebalance"])
-    group.autoscaling.suspend_processes(AutoScalingGroupName="pool", ScalingProcesses=["Launch"])
+    group.autoscaling.resume_processes(AutoScalingGroupName=group.name, ScalingProcesses=["AZRebalance"])
+    group.autoscaling.suspend_processes(AutoScalingGroupName=group.name, ScalingProcesses=["Launch"])
     group.autoscaling.delete_tags(
-        Tags=[{"ResourceId": "pool", "ResourceType": "auto-scaling-group", "Key": "varuna:cluster"}]
+        Tags=[{"ResourceId": group.name, "ResourceType": "auto-scaling-group", "Key": "varuna:cluster"}]
     )
     reading = pool.read(NOW_S)
     said = " | ".join(reading.warnings)
@@ -645,7 +682,7 @@ def test_a_careless_group_is_told_all_that_is_wrong_with_it(pool: AwsProvider, g
         "process Launch",
         "capacity rebalancing",
         "MaxSize 5",
-        "varuna:cluster=varuna",
+        f"varuna:cluster={group.cluster}",
         "InstanceMarketOptions",
         "price-capacity-optimized",
         "SpotMaxPrice 0.5",
@@ -657,7 +694,7 @@ def test_a_careless_group_is_told_all_that_is_wrong_with_it(pool: AwsProvider, g
 
 def test_a_price_of_the_settings_is_not_asked(proxy: FaultProxy, calls: AwsCalls, group: Group) -> None:
     group.create(1)
-    assert AwsProvider(settings(price=0.7), calls).read(NOW_S).price == 0.7
+    assert AwsProvider(settings(group, price=0.7), MemoryNotes(), calls).read(NOW_S).price == 0.7
     assert proxy.calls()["DescribeSpotPriceHistory"] == 0
 
 
@@ -694,6 +731,19 @@ def test_a_warning_is_in_the_reading_and_then_off_the_queue(
     assert queue.left() == 2  # until that reading was handed over
     assert named(noticing.read(NOW_S + 1), node).leaves_at_s == at_s + 120
     assert queue.left() == 0
+
+
+def test_a_warning_outlives_the_manager(
+    group: Group, queue: NoticesQueue, proxy: FaultProxy, calls: AwsCalls
+) -> None:
+    group.create(1)
+    (node,) = group.members()
+    notes = MemoryNotes()
+    queue.warn(node, NOW_S)
+    before = AwsProvider(settings(group, notices_queue=queue.url), notes, calls)
+    told = [named(before.read(NOW_S + at_s), node).leaves_at_s for at_s in (0, 1)]
+    again = AwsProvider(settings(group, notices_queue=queue.url), notes, calls)
+    assert [named(again.read(NOW_S + at_s), node).leaves_at_s for at_s in (60, 800)] == [told[0], None]
 
 
 def test_a_warning_about_another_pool_is_left_to_it_while_it_matters(
@@ -817,7 +867,7 @@ def test_all_operations_are_named_and_none_more(
     stray = group.run_stray()
     queue.warn(node, NOW_S)
     group.autoscaling.put_lifecycle_hook(
-        AutoScalingGroupName="pool",
+        AutoScalingGroupName=group.name,
         LifecycleHookName="drain",
         LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING",
     )
@@ -829,17 +879,29 @@ def test_all_operations_are_named_and_none_more(
     assert set(proxy.calls()) == {operation.partition(":")[2] for operation in OPERATIONS}
 
 
+def test_the_manager_may_do_what_it_does_and_no_more_of_it() -> None:
+    documents = [
+        json.loads((DEPLOY / "aws" / f"iam-manager{part}.json").read_text()) for part in ("", "-notices")
+    ]
+    told = [s["Action"] for document in documents for s in document["Statement"]]
+    actions = {a for action in told for a in ([action] if isinstance(action, str) else action)}
+    ours = {a for a in actions if a.partition(":")[0] in ("autoscaling", "ec2", "sqs")}
+    assert ours == set(OPERATIONS)
+
+
 def test_the_sdk_is_asked_for_by_name_when_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(InvalidInput, match=r"pip install varuna\[aws\]"):
-        AwsProvider(settings())
+    with pytest.raises(InvalidInput, match=r"pip install 'varuna\[aws\]'"):
+        open_aws(AwsPool(name="a", provider="aws", group="g", region=REGION), notes=MemoryNotes())
 
 
 def test_a_pool_is_opened_without_loading_the_sdk() -> None:
     program = (
-        "import sys; from varuna_manager.pool_settings import AwsPool;"
-        "from varuna_manager.cloud.aws.provider import AwsProvider;"
-        "AwsProvider(AwsPool(name='a', provider='aws', group='g', region='r'));"
+        "import sys; from varuna_manager.cloud.aws import open_aws;"
+        "from varuna_manager.pool_settings import AwsPool;"
+        "from tests.support.notes import MemoryNotes;"
+        "open_aws(AwsPool(name='a', provider='aws', group='g', region='r'), notes=MemoryNotes());"
         "sys.exit('botocore' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, cwd=DEPLOY.parent)
+    assert done.returncode == 0

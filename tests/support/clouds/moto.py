@@ -161,8 +161,11 @@ class Group:
         return sorted(member["InstanceId"] for member in self.described()["Instances"])
 
     def running(self) -> list[str]:
-        """Return the ids of every running machine of this account, sorted."""
-        filters = [{"Name": "instance-state-name", "Values": ["running", "pending"]}]
+        """Return the ids of every running machine of this cluster, in a group or not, sorted."""
+        filters = [
+            {"Name": "instance-state-name", "Values": ["running", "pending"]},
+            {"Name": "tag:varuna:cluster", "Values": [self.cluster]},
+        ]
         pages = self.ec2.get_paginator("describe_instances").paginate(Filters=filters)
         return sorted(i["InstanceId"] for page in pages for r in page["Reservations"] for i in r["Instances"])
 
@@ -188,6 +191,7 @@ class NoticesQueue:
     """An SQS queue that EventBridge fills with what EC2 says about its machines."""
 
     def __init__(self, moto: Moto, name: str = "notices") -> None:
+        self._name = name
         self._sqs = moto.client("sqs")
         self._events = moto.client("events")
         self.url = self._sqs.create_queue(QueueName=name)["QueueUrl"]
@@ -216,6 +220,12 @@ class NoticesQueue:
     def put(self, body: str) -> None:
         """Put any message there, as somebody else might."""
         self._sqs.send_message(QueueUrl=self.url, MessageBody=body)
+
+    def close(self) -> None:
+        """Stop filling it, and delete it."""
+        self._events.remove_targets(Rule=self._name, Ids=[self._name])
+        self._events.delete_rule(Name=self._name)
+        self._sqs.delete_queue(QueueUrl=self.url)
 
     def left(self) -> int:
         """Return how many messages are there, those being handled included."""

@@ -3,12 +3,10 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from varuna_manager.cloud.aws.faults import translated
 from varuna_manager.cloud.provider import ProviderError, Trouble
-from varuna_runtime.spec.errors import InvalidInput
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -52,13 +50,10 @@ _NOTICE_WAIT_S = 1  # asks every server of the queue; without a wait only some o
 class AwsCalls:
     """The calls to one region, over one session. Not to be used by two threads at once.
 
-    Raises ProviderError for whatever goes wrong, InvalidInput at once without the SDK; `page_size` is 5 to
-    1000.
+    Raises ProviderError for whatever goes wrong; `page_size` is 5 to 1000.
     """
 
     def __init__(self, region: str, *, page_size: int = 1000) -> None:
-        if find_spec("boto3") is None:
-            raise InvalidInput("an aws pool needs boto3; run `pip install varuna[aws]`")
         self._region = region
         self._page_size = page_size
 

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from varuna_manager.cloud.aws.times import Times
 from varuna_manager.cloud.provider import ProviderError
 
 if TYPE_CHECKING:
     from collections.abc import Set
 
     from varuna_manager.cloud.aws.calls import AwsCalls
+    from varuna_manager.cloud.opening import Notes
 
 _WARNING = "EC2 Spot Instance Interruption Warning"
 _NOTICE_S = {"hibernate": 0.0}  # hibernation begins with the warning
@@ -46,17 +48,20 @@ def parse(body: str) -> Notice | None:
 
 
 class Notices:
-    """The warnings known now. A message is deleted only after a reading that held it was handed over."""
+    """The warnings known now, kept over a restart: their messages are gone by then.
 
-    def __init__(self, calls: "AwsCalls", queue: str) -> None:
+    A message is deleted only after a reading that held it was handed over.
+    """
+
+    def __init__(self, calls: "AwsCalls", queue: str, notes: "Notes") -> None:
         self._calls = calls
         self._queue = queue
-        self._ends_at_s: dict[str, float] = {}
+        self._ends_at_s = Times(notes, "interruptions")
         self._told: list[str] = []  # receipts of what the last reading held
 
     def ends_at_s(self, node: str) -> float | None:
         """Return when a machine ends by its warning."""
-        return self._ends_at_s.get(node)
+        return self._ends_at_s.get().get(node)
 
     def refresh(self, nodes: "Set[str]", now_s: float) -> tuple[str, ...]:
         """Ask the queue; `nodes` are the machines of this pool that are not gone. Returns what went wrong.
@@ -65,8 +70,8 @@ class Notices:
         """
         if not self._queue:
             return ()
-        kept = {n: t for n, t in self._ends_at_s.items() if n in nodes and now_s < t + _STALE_S}
-        self._ends_at_s = kept
+        known = self._ends_at_s.get()
+        self._ends_at_s.put({n: at_s for n, at_s in known.items() if n in nodes and now_s < at_s + _STALE_S})
         try:
             told, self._told = self._told, []
             for receipt in told:
@@ -96,6 +101,7 @@ class Notices:
 
     def _hold(self, notice: Notice, receipt: str) -> None:
         """Keep the earliest end: a repeated or late message adds nothing."""
-        known = self._ends_at_s.get(notice.node, notice.ends_at_s)
-        self._ends_at_s[notice.node] = min(known, notice.ends_at_s)
+        known = self._ends_at_s.get()
+        ends_at_s = min(known.get(notice.node, notice.ends_at_s), notice.ends_at_s)
+        self._ends_at_s.put({**known, notice.node: ends_at_s})
         self._told.append(receipt)

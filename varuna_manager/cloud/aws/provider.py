@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from mypy_boto3_autoscaling.type_defs import AutoScalingGroupTypeDef
     from mypy_boto3_ec2.type_defs import ResponseLaunchTemplateDataTypeDef
 
+    from varuna_manager.cloud.opening import Notes
+
 _LIVING = (InstancePhase.STARTING, InstancePhase.RUNNING)
 _OLD_FAILURE_S = 3600.0  # a launch that failed before that explains nothing
 _SKEW_S = 5.0  # between AWS's clock and ours
@@ -31,11 +33,11 @@ class AwsProvider:
     `read` also protects members from scale-in that are not: whoever lowers the target by hand ends no node.
     """
 
-    def __init__(self, settings: AwsPool, calls: AwsCalls | None = None) -> None:
+    def __init__(self, settings: AwsPool, notes: "Notes", calls: AwsCalls) -> None:
         self._settings = settings
-        self._calls = calls or AwsCalls(settings.region)
-        self._roster = Roster(self._calls, settings)
-        self._notices = Notices(self._calls, settings.notices_queue)
+        self._calls = calls
+        self._roster = Roster(self._calls, settings, notes)
+        self._notices = Notices(self._calls, settings.notices_queue, notes)
         self._spot_price = SpotPrice(self._calls)
         self._template = Template(self._calls)
         self._settling = Settling()
@@ -142,7 +144,7 @@ class AwsProvider:
         after_s = now_s - _OLD_FAILURE_S
         if self._raised_at_s is not None:
             after_s = max(after_s, self._raised_at_s - _SKEW_S)
-        return shortage(self._calls.activities(self._settings.group), after_s)
+        return shortage(self._calls.activities(self._settings.group), after_s, now_s)
 
     def _price(
         self,

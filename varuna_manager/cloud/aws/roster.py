@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 
 from varuna_manager.cloud.aws import machines
 from varuna_manager.cloud.aws.calls import AwsCalls
+from varuna_manager.cloud.aws.times import Times
 from varuna_manager.cloud.provider import Instance, InstancePhase
 from varuna_manager.pool_settings import AwsPool
 
 if TYPE_CHECKING:
     from mypy_boto3_autoscaling.type_defs import AutoScalingGroupTypeDef
     from mypy_boto3_ec2.type_defs import InstanceTypeDef
+
+    from varuna_manager.cloud.opening import Notes
 
 _REMEMBERED_S = 7200.0  # EC2 lists an ended machine for about an hour
 _USUAL_HOOK_S = 3600
@@ -19,10 +22,10 @@ _USUAL_HOOK_S = 3600
 class Roster:
     """Remembers what AWS does not say again: who is gone for ever, and since when a hook holds a machine."""
 
-    def __init__(self, calls: AwsCalls, settings: AwsPool) -> None:
+    def __init__(self, calls: AwsCalls, settings: AwsPool, notes: "Notes") -> None:
         self._calls = calls
         self._settings = settings
-        self._waits_since_s: dict[str, float] = {}
+        self._waits_since_s = Times(notes, "held by hooks")
         self._gone: dict[str, tuple[Instance, float]] = {}  # and when each was last listed
 
     def instances(self, group: "AutoScalingGroupTypeDef", now_s: float) -> tuple[Instance, ...]:
@@ -78,17 +81,19 @@ class Roster:
     def _held_by_hooks(
         self, group: "AutoScalingGroupTypeDef", found: list[Instance], now_s: float
     ) -> list[Instance]:
-        """Return them with the end of those that a hook holds: the first hook to time out ends it."""
+        """Return them with the end of those that a hook holds: the first to time out may end it."""
         members = machines.members_by_id(group)
         held = [n for n, m in members.items() if m["LifecycleState"] == "Terminating:Wait"]
-        self._waits_since_s = {n: self._waits_since_s.get(n, now_s) for n in held}
+        known = self._waits_since_s.get()
+        since_s = {n: known.get(n, now_s) for n in held}
+        self._waits_since_s.put(since_s)
         hooks = self._calls.terminate_hooks(self._settings.group) if held else []
         if not hooks:
             return found
         timeout_s = min(hook.get("HeartbeatTimeout", _USUAL_HOOK_S) for hook in hooks)
         return [
-            replace(i, leaves_at_s=self._waits_since_s[i.node] + timeout_s)
-            if i.node in self._waits_since_s and i.phase is InstancePhase.LEAVING
+            replace(i, leaves_at_s=since_s[i.node] + timeout_s)
+            if i.node in since_s and i.phase is InstancePhase.LEAVING
             else i
             for i in found
         ]

@@ -10,11 +10,14 @@ if TYPE_CHECKING:
     from mypy_boto3_autoscaling.type_defs import ActivityTypeDef
 
 _WAITING = ("PendingSpotBidPlacement", "WaitingForSpotInstanceRequestId", "WaitingForSpotInstanceId")
+_PATIENCE_S = 120.0  # a request for Spot machines is open that long even when there are plenty
 _FAILED = ("Failed", "Cancelled")
 
 
-def shortage(activities: "Iterable[ActivityTypeDef]", after_s: float) -> tuple[str, Trouble | None]:
-    """Return the newest complaint about a launch and its kind; a kind of None while nothing has failed yet.
+def shortage(
+    activities: "Iterable[ActivityTypeDef]", after_s: float, now_s: float
+) -> tuple[str, Trouble | None]:
+    """Return the newest complaint about a launch and its kind; an empty one when there is none.
 
     `activities` are newest first. A launch that worked, or one from before `after_s`, ends the search: what
     failed before either is not why machines are missing now.
@@ -28,6 +31,6 @@ def shortage(activities: "Iterable[ActivityTypeDef]", after_s: float) -> tuple[s
         if status in _FAILED:
             told = message or activity.get("Cause", "") or f"a launch ended as {status}"
             return told, shortage_trouble(told)
-        if status in _WAITING:
-            return message or f"the group waits for the Spot market ({status})", None
+        if status in _WAITING and now_s > activity["StartTime"].timestamp() + _PATIENCE_S:
+            return message or f"the group waits for the Spot market ({status})", Trouble.CAPACITY
     return "", None
