@@ -90,6 +90,28 @@ class NodeStatus:
     notice_in_s: float  # negative: none
     notices: str
     pid: int
+    pool: str  # empty: of no pool whose provider lists it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatus:
+    """One pool as the manager sees it now; negative numbers: unknown."""
+
+    pool: str
+    provider: str
+    running: int  # machines, by phase
+    starting: int
+    leaving: int
+    stopped: int
+    desired: int  # the provider's own target
+    wanted: int  # what the demand asks of it
+    min: int
+    max: int
+    price: float  # dollars per hour of a node
+    reason: str  # why it is not as wanted
+    retry_in_s: float  # until it is asked again after a shortage
+    read_ago_s: float  # age of the newest reading
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +267,10 @@ class Client:
         """Return the nodes the manager knows."""
         return tuple(_record(NodeStatus, n) for n in self._call(self._stub.Nodes, pb.NodesRequest()).nodes)
 
+    def pools(self) -> tuple[PoolStatus, ...]:
+        """Return the pools in the order of manager.yaml."""
+        return tuple(_record(PoolStatus, p) for p in self._call(self._stub.Pools, pb.PoolsRequest()).pools)
+
     def plan(self, job: str) -> PlanReport:
         """Return the newest plan of a job and why it was chosen."""
         return _plan_report(self._call(self._stub.Plan, pb.PlanRequest(job=job)))
@@ -329,8 +355,8 @@ def _record(kind: type[R], message: _Message) -> R:
     values = {f.name: getattr(message, f.name) for f in fields(kind)}  # type: ignore[arg-type]
     if kind is TokenStatus:
         values["kind"] = pb.TokenKind.Name(values["kind"])
-    if "ranks" in values:
-        values["ranks"] = tuple(values["ranks"])
+    for name in {"ranks", "warnings"} & values.keys():
+        values[name] = tuple(values[name])
     return kind(**values)
 
 

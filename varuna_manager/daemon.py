@@ -24,16 +24,20 @@ from varuna_manager.core.events import ManagerStarted, StepSeen
 from varuna_manager.core.state import State
 from varuna_manager.core.step import step
 from varuna_manager.dispatch import Dispatcher, keep_profile
+from varuna_manager.keeper import Keeper
 from varuna_manager.links import Links
 from varuna_manager.listening import Bound, Door
 from varuna_manager.logbook import Logbook
 from varuna_manager.means import Means
 from varuna_manager.persistence import Batch, Database
 from varuna_manager.planning import PlanningProcess
+from varuna_manager.pool_settings import StaticPool
 from varuna_manager.rpc.agents import AgentLinkService, LinkSettings
 from varuna_manager.rpc.clients import ClientService
 from varuna_manager.secrecy import SecretBox, generation_key
-from varuna_manager.watching import forget_secrets, poll_provider, report_gone, take_snapshots, tick
+from varuna_manager.sizing.books import Books
+from varuna_manager.sizing.settings import settings as sizing_settings
+from varuna_manager.watching import forget_secrets, take_snapshots, tick
 from varuna_runtime.spec.errors import VarunaError
 from varuna_runtime.store import Store, open_store
 from varuna_runtime.wire.v1 import agent_pb2_grpc, client_pb2_grpc
@@ -67,12 +71,12 @@ async def _run(config: ManagerConfig, held: ExitStack) -> None:
         workers = [
             tasks.create_task(parts.consumer.run()),
             tasks.create_task(tick(parts.consumer, parts.clock)),
-            tasks.create_task(poll_provider(parts.provider, parts.consumer, parts.clock, parts.links.broken)),
             tasks.create_task(forget_secrets(parts.secrets, parts.consumer)),
             tasks.create_task(take_snapshots(parts.database, parts.consumer)),
         ]
         try:
             await _take_over(parts)
+            workers.append(tasks.create_task(parts.keeper.run(parts.links.broken)))
             await _serve(parts)
             workers.append(tasks.create_task(parts.door.keep()))
             if parts.door.desk is not None:
@@ -101,7 +105,7 @@ class _Parts:
     dispatcher: Dispatcher
     database: Database
     clock: Clock
-    provider: Provider
+    keeper: Keeper
     links: Links
     secrets: SecretBox
     agents: AgentLinkService
@@ -149,21 +153,41 @@ def _assembled(config: ManagerConfig, bound: Bound, held: ExitStack, tasks: asyn
         lease_s=config.lease_s,
         stop_on_disconnect_after_s=config.stop_on_disconnect_after_s,
     )
+    books = Books(sizing_settings(config.pools, config.sizing))
     return _Parts(
         consumer=consumer,
         dispatcher=dispatcher,
         database=database,
         clock=means.clock,
-        provider=open_provider(
-            config.pools[0], notes=database.notes(config.pools[0].name), home=home, manager_address=""
+        keeper=Keeper(
+            _providers(config, database, door),
+            books,
+            consumer,
+            means.clock,
+            on_reading=lambda pool, reading: door.hand_over(
+                pool, reading, consumer.state, means.clock.now_s()
+            ),
         ),
         links=means.links,
         secrets=means.secrets,
         agents=AgentLinkService(consumer, means.links, logbook, means.clock, link_settings, door.desk),
-        clients=ClientService(means, consumer, logbook, desk=door.desk, book=door.book),
+        clients=ClientService(means, consumer, logbook, books, desk=door.desk, book=door.book),
         started=started,
         door=door,
     )
+
+
+def _providers(config: ManagerConfig, database: Database, door: Door) -> dict[str, Provider]:
+    return {
+        pool.name: open_provider(
+            pool,
+            notes=database.notes(f"pool {pool.name}"),
+            home=config.places,
+            manager_address=door.advertised if isinstance(pool, StaticPool) else door.address,
+            ticket=None if door.desk is None else door.ticket,
+        )
+        for pool in config.pools
+    }
 
 
 async def _take_over(parts: _Parts) -> None:
@@ -173,7 +197,7 @@ async def _take_over(parts: _Parts) -> None:
     for seen in _remembered(parts.database, parts.consumer.state):
         parts.consumer.offer(seen)
     await parts.consumer.post(parts.started)
-    await report_gone(parts.provider, parts.consumer, parts.clock)
+    await parts.keeper.look()
 
 
 def _remembered(database: Database, state: State) -> Iterator[StepSeen]:

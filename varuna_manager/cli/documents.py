@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from varuna_manager.client import JobStatus, NodeStatus, PlanReport
+from varuna_manager.client import JobStatus, NodeStatus, PlanReport, PoolStatus
 from varuna_runtime.spec.layout import Infeasible
 
 
@@ -20,6 +20,15 @@ def job_document(job: JobStatus) -> dict[str, Any]:
 def node_document(node: NodeStatus) -> dict[str, Any]:
     """Return one node."""
     return asdict(node) | {"notice_in_s": node.notice_in_s if node.notice_in_s >= 0 else None}
+
+
+def pool_document(pool: PoolStatus) -> dict[str, Any]:
+    """Return one pool."""
+    return asdict(pool) | {
+        "price": pool.price if pool.price >= 0 else None,
+        "retry_in_s": pool.retry_in_s if pool.retry_in_s >= 0 else None,
+        "read_ago_s": pool.read_ago_s if pool.read_ago_s >= 0 else None,
+    }
 
 
 def plan_document(report: PlanReport) -> dict[str, Any]:

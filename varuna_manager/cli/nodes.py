@@ -39,7 +39,12 @@ def node_table(found: tuple[NodeStatus, ...]) -> RenderableType:
     if not found:
         return "no nodes; `varuna up -n 4` starts local ones"
     columns = ("NODE", "STATE", ">SLOTS", "DEVICE", "JOB", "RANKS", "VANISHES IN", ">PID", "REASON")
-    return table(columns, [_row(node) for node in sorted(found, key=lambda n: n.node)])
+    rows = [_row(node) for node in sorted(found, key=lambda n: n.node)]
+    if len({node.pool for node in found}) <= 1:
+        return table(columns, rows)
+    pools = [node.pool for node in sorted(found, key=lambda n: n.node)]
+    with_pools = [(row[0], pool, *row[1:]) for row, pool in zip(rows, pools, strict=True)]
+    return table((columns[0], "POOL", *columns[1:]), with_pools)
 
 
 def _row(node: NodeStatus) -> tuple[object, ...]:

@@ -43,6 +43,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Nodes": {
         "nodes": Entry("nodes", "Show the nodes the manager knows."),
         "drain": Entry("nodes", "Move the work off a node and let it leave."),
+        "pools": Entry("pools", "Show the pools that lend nodes, and why one does not."),
     },
     "Access": {
         "token": Entry("tokens", "Make, show and revoke join tickets and user tokens."),

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
 from varuna_manager.consumer import Consumer
 from varuna_manager.core import events, views
-from varuna_manager.core.phases import JobPhase
-from varuna_manager.core.pool import as_request, of_kind, plannable, preferred_kind
+from varuna_manager.core.phases import WAITING, JobPhase
+from varuna_manager.core.pool import as_request, of_kind, plannable, preferred_kind, shortage
 from varuna_manager.core.state import Job, State
 from varuna_manager.logbook import Logbook
 from varuna_manager.means import Means
@@ -22,6 +23,7 @@ from varuna_manager.rpc.tail import Tail
 from varuna_manager.rpc.tokens import TokenCalls
 from varuna_manager.secrecy import new_suffix
 from varuna_manager.security.desk import Desk
+from varuna_manager.sizing.books import Books
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import Conflict, InvalidInput
 from varuna_runtime.spec.profile import Profile, workload_hash
@@ -41,6 +43,7 @@ class ClientService(TokenCalls, client_pb2_grpc.ClientServicer):
         means: Means,
         consumer: Consumer,
         logbook: Logbook,
+        books: Books,
         *,
         desk: Desk | None = None,
         book: DoorBook | None = None,
@@ -49,6 +52,7 @@ class ClientService(TokenCalls, client_pb2_grpc.ClientServicer):
         self._means = means
         self._consumer = consumer
         self._logbook = logbook
+        self._books = books
         self._submitting = asyncio.Lock()
 
     async def Submit(  # noqa: N802
@@ -146,7 +150,13 @@ class ClientService(TokenCalls, client_pb2_grpc.ClientServicer):
     async def Nodes(self, request: client_pb2.NodesRequest, context: Context) -> client_pb2.NodesReply:  # noqa: N802
         """Return the nodes by name."""
         found = views.node_views(self._state, self._means.clock.now_s())
-        return client_pb2.NodesReply(nodes=[shown.node_status(view) for view in found])
+        pool_of = self._books.pool_of
+        return client_pb2.NodesReply(nodes=[shown.node_status(view, pool_of(view.node)) for view in found])
+
+    async def Pools(self, request: client_pb2.PoolsRequest, context: Context) -> client_pb2.PoolsReply:  # noqa: N802
+        """Return the pools in the order of manager.yaml."""
+        found = self._books.views(self._means.clock.now_s())
+        return client_pb2.PoolsReply(pools=[shown.pool_status(view) for view in found])
 
     async def Plan(self, request: client_pb2.PlanRequest, context: Context) -> client_pb2.PlanReply:  # noqa: N802
         """Return the plan in use, or the newest answer when none is, and why."""
@@ -198,7 +208,15 @@ class ClientService(TokenCalls, client_pb2_grpc.ClientServicer):
 
     async def _statuses(self, found: list[views.JobView]) -> list[client_pb2.JobStatus]:
         totals = await asyncio.to_thread(self._means.database.step_totals, [view.job for view in found])
-        return [shown.job_status(view, totals.get(view.job)) for view in found]
+        return [shown.job_status(self._explained(view), totals.get(view.job)) for view in found]
+
+    def _explained(self, view: views.JobView) -> views.JobView:
+        """Add what keeps the pools from giving a job the nodes that it waits for."""
+        job = self._state.jobs[view.job]
+        if job.phase not in WAITING or not shortage(self._state, job):
+            return view
+        why = self._books.shortage(self._means.clock.now_s())
+        return replace(view, reason=f"{view.reason}; {why}") if why else view
 
     def _is_over(self, job: str) -> bool:
         return bool(job) and self._state.jobs[job].is_over

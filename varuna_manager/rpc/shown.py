@@ -1,7 +1,10 @@
 """The core's views and the database's rows as messages; pure."""
 
+from dataclasses import asdict
+
 from varuna_manager.core.views import JobView, NodeView
 from varuna_manager.persistence import PlanRow, StepRow, StepTotals, StoredEvent
+from varuna_manager.sizing.status import PoolView
 from varuna_runtime.spec import canonical
 from varuna_runtime.wire.v1 import client_pb2
 
@@ -33,8 +36,8 @@ def job_status(view: JobView, totals: StepTotals | None) -> client_pb2.JobStatus
     )
 
 
-def node_status(view: NodeView) -> client_pb2.NodeStatus:
-    """Return the message of a node."""
+def node_status(view: NodeView, pool: str) -> client_pb2.NodeStatus:
+    """Return the message of a node; `pool` is empty where no provider lists it."""
     return client_pb2.NodeStatus(
         node=view.node,
         state=view.state,
@@ -47,7 +50,13 @@ def node_status(view: NodeView) -> client_pb2.NodeStatus:
         notice_in_s=view.notice_in_s,
         notices=view.notices,
         pid=view.pid,
+        pool=pool,
     )
+
+
+def pool_status(view: PoolView) -> client_pb2.PoolStatus:
+    """Return the message of a pool: the fields have the same names."""
+    return client_pb2.PoolStatus(**asdict(view))
 
 
 def event_record(stored: StoredEvent) -> client_pb2.EventRecord:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.test_shown import RUNNING
-from varuna_manager.cli.documents import job_document, node_document, plan_document
-from varuna_manager.client import EventRecord, JobStatus, NodeStatus, PlanReport, StepRecord
+from varuna_manager.cli.documents import job_document, node_document, plan_document, pool_document
+from varuna_manager.client import EventRecord, JobStatus, NodeStatus, PlanReport, PoolStatus, StepRecord
 from varuna_runtime.spec.layout import Infeasible
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "user-guide" / "cli.md").read_text()
@@ -23,6 +23,24 @@ NODE = NodeStatus(
     notice_in_s=-1.0,
     notices="file",
     pid=7,
+    pool="local",
+)
+POOL = PoolStatus(
+    pool="spot",
+    provider="aws",
+    running=2,
+    starting=1,
+    leaving=0,
+    stopped=0,
+    desired=3,
+    wanted=4,
+    min=0,
+    max=8,
+    price=-1.0,
+    reason="",
+    retry_in_s=-1.0,
+    read_ago_s=2.0,
+    warnings=("AZRebalance is not suspended",),
 )
 
 
@@ -47,6 +65,11 @@ def test_a_node_without_a_notice_vanishes_at_no_time() -> None:
     assert node_document(dataclasses.replace(NODE, notice_in_s=2.5))["notice_in_s"] == 2.5
 
 
+def test_what_a_pool_does_not_know_is_null() -> None:
+    found = pool_document(POOL)
+    assert [key for key, value in found.items() if value is None] == ["price", "retry_in_s"]
+
+
 def test_no_plan_is_null_with_a_reason() -> None:
     report = PlanReport(outcome=Infeasible(reason="too small", change="add 1 node"), explanation=None)
     assert plan_document(report) == {
@@ -57,6 +80,6 @@ def test_no_plan_is_null_with_a_reason() -> None:
     }
 
 
-@pytest.mark.parametrize("kind", [JobStatus, NodeStatus, EventRecord, StepRecord])
+@pytest.mark.parametrize("kind", [JobStatus, NodeStatus, PoolStatus, EventRecord, StepRecord])
 def test_the_guide_names_every_key(kind: type) -> None:
     assert [f.name for f in dataclasses.fields(kind) if f"`{f.name}`" not in GUIDE] == []
