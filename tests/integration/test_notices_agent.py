@@ -151,6 +151,21 @@ def test_m26_an_event_is_acknowledged_only_when_the_manager_knows_and_the_node_i
     run(test())
 
 
+def test_a_node_joins_while_azure_is_still_switching_its_events_on(
+    service: MetadataServer, tmp_path: Path
+) -> None:
+    async def test() -> None:
+        service.enabled.clear()
+        async with FakeManager() as manager:
+            with agent_on(service, manager.address, tmp_path / "n", "--cloud", "azure"):
+                await manager.until(lambda: bool(manager.sessions))
+                assert states(manager) == ["starting"]
+                service.enabled.set()
+                await manager.until(lambda: states(manager) == ["starting", "azure"])
+
+    run(test())
+
+
 def test_an_event_is_not_acknowledged_before_the_manager_knows_of_it(
     service: MetadataServer, tmp_path: Path
 ) -> None:

@@ -66,10 +66,14 @@ class Watch:
                 await asyncio.gather(acknowledging, return_exceptions=True)
 
     async def settle(self, within_s: float) -> None:
-        """Return once the source is known to answer or not, at the latest after `within_s`."""
+        """Return once the source is known to answer or not, at the latest after `within_s`.
+
+        `state` is what Hello says then; from here on a change of it is reported.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._settled.wait()
+        self._settled.set()
 
     async def leave(self, within_s: float, reason: str) -> None:
         """Announce the node's end by ourselves; returns when it is empty, at the latest after `within_s`.
@@ -108,7 +112,6 @@ class Watch:
                 assert_never(change)
 
     def _become(self, state: str) -> None:
-        """Before Hello it is not yet news."""
         self.state = fit(state)
         if self._settled.is_set():
             self._report(agent_pb2.AgentMessage(notices=agent_pb2.NoticesHealth(state=self.state)))
