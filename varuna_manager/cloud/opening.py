@@ -72,6 +72,8 @@ def open_provider(
 
             return open_gcp(settings, notes=notes)
         case AwsPool():
-            raise NotImplementedError(settings.provider)
+            from varuna_manager.cloud.aws import open_aws
+
+            return open_aws(settings, notes=notes)
         case _:
             assert_never(settings)
