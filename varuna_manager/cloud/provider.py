@@ -57,7 +57,7 @@ class Instance:
     reason: str = ""  # why it is STOPPED, LEAVING or GONE, in the provider's words
     since_s: float | None = None  # Unix time of its launch; None: the provider does not say
     leaves_at_s: float | None = None
-    """Unix time at which a LEAVING one ends without `let_go`, or at which the provider said any other will."""
+    """Unix time at which a LEAVING one ends without `let_go`, or at which the provider said another will."""
     zone: str = ""
     kind: str = ""  # instance type, VM size
     market: Market | None = None
