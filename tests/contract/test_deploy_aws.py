@@ -32,6 +32,8 @@ PARAMETERS = {
     "OnDemandPrice": "0.4",
     "NoticesQueue": "yes",
     "NodeInstanceType2": "c6i.2xlarge",
+    "PackageFrom": "store",
+    "Package": "wheels/varuna.whl",
 }
 GROUPS = ("demo-on-demand", "demo-spot-a", "demo-spot-b")
 NOT_IN_MOTO = {"BucketPolicy", "QueuePolicy"}
@@ -147,7 +149,8 @@ def test_a_node_is_born_with_its_settings_and_no_secret(moto: Moto) -> None:
     ]
     assert options == ("VARUNA_AGENT_OPTIONS=--cloud aws --join ssm:/varuna/join/demo --drain-on-term 90\n")
     assert f"AWS_REGION={REGION}" in user_data["runcmd"][0]
-    assert user_data["runcmd"][1] == "/usr/local/sbin/varuna-install 'varuna[aws]' "
+    wheel = f"s3://{stack(moto)['Bucket']}/wheels/varuna.whl"
+    assert user_data["runcmd"][1] == f"/usr/local/sbin/varuna-install '{wheel}' "
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import enum
 import importlib
 import json
 import typing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ import yaml
 
 from tests.support import arm, deploy
 from varuna_manager.cloud.azure.compute import OPERATIONS
+from varuna_manager.config import load
+from varuna_manager.pool_settings import AzurePool
 
 TEMPLATE = json.loads((deploy.DEPLOY / "azure" / "template.json").read_text())
 ROLE = json.loads((deploy.DEPLOY / "azure" / "role-manager.json").read_text())
@@ -205,10 +208,14 @@ def test_a_node_is_born_with_its_settings_and_no_secret() -> None:
     assert f"AZURE_CLIENT_ID=<clientId> AZURE_STORAGE_ACCOUNT_NAME={account} " in born["runcmd"][0]
 
 
-def manager_config() -> str:
-    [file] = [
-        each
-        for each in user_data("Microsoft.Compute/virtualMachines")["write_files"]
-        if each["path"] == "/etc/varuna/manager.yaml"
-    ]
-    return base64.b64decode(file["content"]).decode()
+def test_the_manager_reads_its_settings(tmp_path: Path) -> None:
+    born = user_data("Microsoft.Compute/virtualMachines")
+    [file] = [each for each in born["write_files"] if each["path"] == "/etc/varuna/manager.yaml"]
+    (tmp_path / "manager.yaml").write_bytes(base64.b64decode(file["content"]))
+    found = load(tmp_path / "manager.yaml")
+    [pool] = found.pools
+    assert found.is_tls
+    assert isinstance(pool, AzurePool)
+    assert (pool.scale_set, pool.max, pool.price) == ("varuna-node", 8, 0.1)
+    vault = only("Microsoft.KeyVault/vaults", deployed())["name"]
+    assert pool.handover == f"keyvault:https://{vault}.vault.azure.net"

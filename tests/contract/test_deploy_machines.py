@@ -142,4 +142,4 @@ def test_an_image_that_has_it_is_left_alone(tmp_path: Path) -> None:
 def test_an_install_that_fails_is_tried_again_and_then_told(tmp_path: Path) -> None:
     status, calls = install(tmp_path, "broken")
     assert status != 0
-    assert calls == ["pip|install|broken"] * 4
+    assert calls == ["pip|install|broken"] * 7
