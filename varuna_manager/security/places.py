@@ -20,7 +20,7 @@ def opened(handover: str, *, region: str = "") -> TicketPlace:
         return ParameterStore(handover.removeprefix("ssm:"), region)
     if handover.startswith("keyvault:https://"):
         return KeyVault(handover.removeprefix("keyvault:"))
-    if "://" in handover:
+    if "://" in handover and not handover.startswith("keyvault:"):
         return StoreFolder(handover)
     raise InvalidInput(
         f"handover: seen {handover!r}, wanted ssm:/PATH, keyvault:https://VAULT, or the URL of a private "

@@ -3,6 +3,8 @@
 from collections import OrderedDict
 from dataclasses import dataclass
 
+_KIND_WORDS = 3  # what follows in a reason are ids, which a peer may vary at will
+
 
 @dataclass(slots=True)
 class _Window:
@@ -12,27 +14,28 @@ class _Window:
 
 
 class Scarcity:
-    """A few lines a minute for each peer, and a bounded number for all of them together."""
+    """A few lines a minute for each peer and kind of reason, and a bounded number for all together."""
 
     def __init__(
-        self, *, window_s: float = 60.0, per_peer: int = 5, in_all: int = 60, max_peers: int = 1024
+        self, *, window_s: float = 60.0, per_reason: int = 3, in_all: int = 60, max_reasons: int = 4096
     ) -> None:
         self._window_s = window_s
-        self._per_peer = per_peer
+        self._per_reason = per_reason
         self._in_all = in_all
-        self._max_peers = max_peers
-        self._peers: OrderedDict[str, _Window] = OrderedDict()
+        self._max_reasons = max_reasons
+        self._reasons: OrderedDict[tuple[str, ...], _Window] = OrderedDict()
         self._all: _Window = _Window(since_s=float("-inf"))
 
     def line(self, peer: str, why: str, now_s: float) -> str | None:
         """Return what to tell about this refusal, with how many were left out before it; None: nothing."""
         self._all = self._current(self._all, now_s)
-        window = self._current(self._peers.get(peer, _Window(since_s=now_s)), now_s)
-        self._peers[peer] = window
-        self._peers.move_to_end(peer)
-        while len(self._peers) > self._max_peers:
-            self._peers.popitem(last=False)
-        if window.told >= self._per_peer or self._all.told >= self._in_all:
+        key = (peer, *why.split()[:_KIND_WORDS])
+        window = self._current(self._reasons.get(key, _Window(since_s=now_s)), now_s)
+        self._reasons[key] = window
+        self._reasons.move_to_end(key)
+        while len(self._reasons) > self._max_reasons:
+            self._reasons.popitem(last=False)
+        if window.told >= self._per_reason or self._all.told >= self._in_all:
             window.untold += 1
             return None
         window.told += 1
