@@ -278,6 +278,12 @@ class Sized(Sim):
                 )
             )
 
+    def restart_all(self) -> None:
+        """The manager starts again: what sizing remembered is gone, the agents come back."""
+        self.restart()
+        self.memory = Memory()
+        self.return_all()
+
     def told(self, what: What) -> list[str]:
         """Return the lines of that kind so far."""
         return [event.why for event in self.journal if isinstance(event, Told) and event.what is what]

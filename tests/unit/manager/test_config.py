@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from varuna_manager.config import ManagerConfig, checked, load
+from varuna_manager.pool_settings import LocalPool, Sizing
+from varuna_manager.sizing.settings import settings
 from varuna_runtime.spec.errors import InvalidInput
 
 
@@ -36,11 +38,45 @@ def test_the_store_is_below_the_home_by_default() -> None:
         ("host: [\n", r"manager\.yaml:\d"),
         ("security: tls\ninsecure_plaintext: true\n", "insecure_plaintext: seen true beside security: tls"),
         ("beat_s: 2.0\nlease_s: 3.0\n", "at least 3 x beat_s"),
+        ("pools: []\n", r"manager\.yaml:1: pools"),
+        (
+            "pools:\n  - name: a\n",
+            r'manager\.yaml:2: pools\[0\]\.provider: seen nothing, wanted one of "aws"',
+        ),
+        ("pools:\n  - name: a\n    provider: aw\n", r'manager\.yaml:3: pools\[0\]\.provider: seen "aw"'),
+        ("pools:\n  - {name: a, provider: aws, grop: g, region: r}\n", r"grop: .*did you mean `group`"),
+        ("pools:\n  - {name: a, provider: aws, group: g}\n", r"pools\[0\]\.region: seen nothing"),
+        ("pools:\n  - {name: a, provider: azure, region: r}\n", r"region: seen the unknown key `region`"),
+        ("pools:\n  - {name: a, provider: local}\n  - {name: a, provider: static}\n", r":3: .*a second time"),
+        (
+            "pools:\n  - name: a\n    provider: local\n    min: 9\n    max: 3\n",
+            r":4: .*at most max, which is 3",
+        ),
+        ("pools:\n  - {name: a, provider: local, min: 20}\n", r"at most max, which is 16 by default"),
+        ("pools:\n  - {name: a, provider: gcp, project: p, group: g}\n", "neither zone nor region"),
+        (
+            "pools:\n  - {name: a, provider: gcp, project: p, group: g, zone: z, region: r}\n",
+            "both zone and region",
+        ),
+        ("sizing:\n  backoff_s: 4000\n", r"manager\.yaml:2: sizing\.backoff_s: .*at most backoff_cap_s"),
+        ("sizing:\n  backof_s: 4\n", r"did you mean `backoff_s`"),
+        ("sizing:\n  poll_s: 10s\n", r"sizing\.poll_s: .*write the seconds: 10"),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         load(written(tmp_path, text))
+
+
+def test_the_example_of_deploy_is_valid_and_has_the_defaults_it_says() -> None:
+    found = load(Path(__file__).parents[3] / "deploy" / "manager.example.yaml")
+    assert [pool.provider for pool in found.pools] == ["aws", "aws"]
+    assert found.sizing == Sizing(max_price=20.0)
+
+
+def test_without_a_word_there_is_one_local_pool_that_only_varuna_up_fills() -> None:
+    assert ManagerConfig().pools == (LocalPool(name="local"),)
+    assert not settings(ManagerConfig().pools, ManagerConfig().sizing).rules[0].is_sized
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -113,3 +113,19 @@ def test_a_profile_measured_again_replaces_the_older(database: Database) -> None
     assert database.profile("m", device_kind="d") == b"2"
     assert database.profile("m") == b"2"
     assert database.profile("m", device_kind="e") is None
+
+
+def test_notes_are_kept_by_owner_and_outlive_the_manager(tmp_path: Path) -> None:
+    database = Database(tmp_path / "j.sqlite")
+    notes = database.notes("pool spot")
+    assert notes.get("write") is None
+    notes.put("write", "token 1")
+    notes.put("write", "token 2")
+    assert database.notes("pool other").get("write") is None
+    database.close()
+    again = Database(tmp_path / "j.sqlite")
+    assert again.notes("pool spot").get("write") == "token 2"
+    again.notes("pool spot").remove("write")
+    again.notes("pool spot").remove("write")
+    assert again.notes("pool spot").get("write") is None
+    again.close()
