@@ -124,6 +124,8 @@ class AwsMetadata:
         try:
             answer = await self._metadata.ask("/latest/api/token", {lifetime: str(_TOKEN_S)}, method="PUT")
         except MetadataUnavailable as err:
+            if not isinstance(err.__cause__, TimeoutError):
+                raise
             raise MetadataUnavailable(f"{err}; in a container the hop limit has to be 2") from err
         expect_ok(answer, what)
         token = answer.text.strip()

@@ -20,7 +20,7 @@ EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 COMPUTE = "/metadata/instance/compute?api-version=2021-02-01&format=json"
 HEADERS = {"Metadata": "true"}
 _ENABLING_S = 150.0  # the first question switches the service on, which may take two minutes
-_WITHIN_S = 10.0
+_WITHIN_S = 5.0
 _CAP_S = 5.0
 _LEAST_S = {"Preempt": 30.0, "Terminate": 300.0, "Redeploy": 600.0, "Reboot": 900.0}
 """Types that end what runs on the machine, and the warning that Azure promises for each, in seconds."""

@@ -21,8 +21,8 @@ HEADERS = {"Metadata-Flavor": "Google"}
 PREEMPTED, MAINTENANCE = "preempted", "maintenance-event"
 _PREEMPTED_S = 30.0
 _MAINTENANCE_S = 60.0  # the least warning; machines with GPUs get an hour
-_WAIT_S = 30
-_SLACK_S = 5.0
+_WAIT_S = 10  # a question that is lost on the way must not cost all of the warning
+_SLACK_S = 3.0
 _CAP_S = 5.0
 
 
