@@ -282,7 +282,7 @@ def test_pages_are_followed_to_the_end_and_half_an_answer_is_none(proxy: FaultPr
     assert refusal(lambda: pool.read(NOW_S)).trouble is Trouble.AUTH
 
 
-def test_a_reading_takes_as_many_calls_for_ten_machines_as_for_one(
+def test_m43_a_reading_takes_as_many_calls_for_ten_machines_as_for_one(
     pool: AwsProvider, group: Group, proxy: FaultProxy
 ) -> None:
     group.create(1)
@@ -362,7 +362,7 @@ def test_growing_sets_the_target_once(pool: AwsProvider, group: Group, proxy: Fa
     assert proxy.calls()["SetDesiredCapacity"] == 1
 
 
-def test_a_target_that_is_not_above_the_one_seen_is_refused(
+def test_m29_a_group_that_replaces_by_itself_is_not_grown_too(
     pool: AwsProvider, group: Group, proxy: FaultProxy
 ) -> None:
     group.create(4)
@@ -392,7 +392,7 @@ def test_growing_beyond_the_group_is_for_a_person(pool: AwsProvider, group: Grou
     assert group.desired == 1
 
 
-def test_a_lost_answer_to_growing_does_not_grow_twice(
+def test_m8_a_lost_answer_to_growing_does_not_grow_twice(
     pool: AwsProvider, group: Group, proxy: FaultProxy
 ) -> None:
     group.create(1)
@@ -432,7 +432,9 @@ def test_a_group_that_counts_weights_is_not_sized(pool: AwsProvider, group: Grou
 # Releasing.
 
 
-def test_exactly_the_released_end_and_nothing_comes_in_their_place(pool: AwsProvider, group: Group) -> None:
+def test_m44_exactly_the_released_end_and_nothing_comes_in_their_place(
+    pool: AwsProvider, group: Group
+) -> None:
     group.create(4)
     first, second, *rest = group.members()
     seen = pool.read(NOW_S)
@@ -458,7 +460,7 @@ def test_a_lost_answer_to_a_release_lowers_the_target_once(
     assert (group.desired, proxy.calls()[END]) == (3, 1)
 
 
-def test_a_release_that_failed_half_way_is_finished_by_the_next(
+def test_m9_a_release_that_failed_half_way_is_finished_by_the_next(
     pool: AwsProvider, group: Group, proxy: FaultProxy
 ) -> None:
     group.create(3)
@@ -471,7 +473,7 @@ def test_a_release_that_failed_half_way_is_finished_by_the_next(
     assert (group.running(), group.desired) == ([], 0)
 
 
-def test_a_release_that_did_nothing_is_seen_to_have_done_nothing(
+def test_m19_a_release_that_did_nothing_is_seen_to_have_done_nothing(
     pool: AwsProvider, group: Group, proxy: FaultProxy
 ) -> None:
     group.create(2)
@@ -692,6 +694,13 @@ def test_a_careless_group_is_told_all_that_is_wrong_with_it(pool: AwsProvider, g
     assert reading.price is None  # the next machine may be an on-demand one
 
 
+def test_a_group_that_is_being_deleted_says_so(pool: AwsProvider, group: Group, proxy: FaultProxy) -> None:
+    group.create(1)
+    status = ("<DesiredCapacity>", "<Status>Delete in progress</Status><DesiredCapacity>")
+    proxy.add(Rule(operation="DescribeAutoScalingGroups", rewrites=(status,)))
+    assert [w for w in pool.read(NOW_S).warnings if "Delete in progress" in w]
+
+
 def test_a_price_of_the_settings_is_not_asked(proxy: FaultProxy, calls: AwsCalls, group: Group) -> None:
     group.create(1)
     assert AwsProvider(settings(group, price=0.7), MemoryNotes(), calls).read(NOW_S).price == 0.7
@@ -794,7 +803,7 @@ def test_a_queue_that_fails_spoils_no_reading(noticing: AwsProvider, group: Grou
     ],
     ids=lambda value: str(value) if isinstance(value, Trouble) else f"{value.operation}-{value.status}",
 )
-def test_a_failed_reading_says_what_to_do_and_writes_nothing(
+def test_m31_a_failed_reading_says_what_to_do_and_writes_nothing(
     pool: AwsProvider, group: Group, proxy: FaultProxy, rule: Rule, trouble: Trouble
 ) -> None:
     group.create(4, protects_new=False)
@@ -805,7 +814,7 @@ def test_a_failed_reading_says_what_to_do_and_writes_nothing(
 
 
 @pytest.mark.parametrize("write", ["grow", "release", "give_up"])
-def test_a_write_that_cannot_read_first_is_not_made(
+def test_m31_a_write_that_cannot_read_first_is_not_made(
     pool: AwsProvider, group: Group, proxy: FaultProxy, write: str
 ) -> None:
     group.create(2)

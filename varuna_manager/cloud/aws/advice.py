@@ -63,6 +63,8 @@ def spot_kinds(
 def _about_safety(group: "AutoScalingGroupTypeDef") -> list[str]:
     suspended = {p.get("ProcessName", "") for p in group.get("SuspendedProcesses", [])}
     said = []
+    if status := group.get("Status"):  # told only of a group that is being deleted
+        said.append(f"the group says {status}; create it anew, or take the pool out of the settings")
     if "AZRebalance" not in suspended and len(group["AvailabilityZones"]) > 1:
         said.append(
             "the group may end busy nodes to balance its zones; suspend its process AZRebalance, "
