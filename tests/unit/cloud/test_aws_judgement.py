@@ -14,6 +14,7 @@ from varuna_manager.cloud.aws.settling import Settling
 from varuna_manager.cloud.aws.shortage import shortage
 from varuna_manager.cloud.aws.times import Times
 from varuna_manager.cloud.provider import InstancePhase, Market, Trouble
+from varuna_manager.pool_settings import AwsPool
 
 NOW_S = 1_800_000_000.0
 
@@ -244,6 +245,26 @@ def test_a_template_that_asks_for_spot_makes_spot_machines() -> None:
 )
 def test_a_group_that_counts_anything_but_machines_is_found(described: Any, is_weighted: bool) -> None:
     assert advice.is_weighted(described) is is_weighted
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"WarmPoolConfiguration": {"MinSize": 1}}, "warm pool"),
+        ({"Instances": [member("Terminating:Retained")]}, "i-1: kept by the group"),
+        ({"SuspendedProcesses": [{"ProcessName": "Terminate"}]}, "process Terminate"),
+        ({"AvailabilityZones": ["a", "b"]}, "AZRebalance"),
+        ({"MaxSize": 3}, "MaxSize 3"),
+    ],
+)
+def test_a_setting_that_a_person_should_change_is_told_once(more: dict[str, object], words: str) -> None:
+    settings = AwsPool(name="p", provider="aws", group="g", region="r", max=10)
+    tag = {"Key": "varuna:cluster", "Value": "varuna", "PropagateAtLaunch": True}
+    good = {"NewInstancesProtectedFromScaleIn": True, "Tags": [tag]}
+    assert advice.advice(group(**good), None, settings) == ()
+    told = advice.advice(group(**{**good, **more}), None, settings)
+    assert len(told) == 1
+    assert words in told[0]
 
 
 def test_the_price_is_the_dearest_of_the_newest_in_the_zones_of_the_group() -> None:
