@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from tests.support.clouds.azure_world import Machine, Rules, ScaleSet
 from tests.support.clouds.fake_azure import FakeAzure
 from tests.support.notes import MemoryNotes
 from varuna_manager.cloud.azure import open_azure
-from varuna_manager.cloud.azure.compute import OPERATIONS
+from varuna_manager.cloud.azure.compute import OPERATIONS, Compute
 from varuna_manager.cloud.azure.scale_set import AzureProvider
 from varuna_manager.cloud.provider import InstancePhase, Market, PoolReading, ProviderError, Trouble
 from varuna_manager.pool_settings import AzurePool
@@ -47,6 +47,11 @@ class ScaleSetPool:
         self.provider: AzureProvider = self.reopen()
 
     def reopen(self) -> AzureProvider:
+        """Return a provider that believes a list at once."""
+        self.opened.append(AzureProvider(SETTINGS, self.notes, Compute(SETTINGS), settle_s=0.0))
+        return self.opened[-1]
+
+    def open_as_in_earnest(self) -> AzureProvider:
         self.opened.append(open_azure(SETTINGS, notes=self.notes))
         return self.opened[-1]
 
@@ -337,6 +342,27 @@ class TestGrowing:
         reading = settled(pool.provider, 2)
         assert (running(reading), reading.shortage, pool.set.capacity) == (nodes, "", 2)
 
+    def test_a_list_that_lags_behind_ends_nobody(self, pool: ScaleSetPool) -> None:
+        nodes = grown(pool, 2)
+        provider, now_s = pool.open_as_in_earnest(), 1000.0
+        provider.read(now_s)
+        with pool.azure.locked():
+            hidden = pool.set.machines.popitem()
+        before = pool.num_writes
+        reading = provider.read(now_s + 10)
+        assert (running(reading), reading.desired, reading.shortage) == (nodes[:1], 2, "")
+        provider.give_up(reading)
+        err = refused(lambda: provider.grow(2, replace(reading, desired=1)))
+        assert err.trouble is Trouble.RETRY
+        assert pool.num_writes == before
+        with pool.azure.locked():
+            pool.set.machines.update([hidden])
+        assert provider.read(now_s + 50).desired == 2
+        with pool.azure.locked():
+            del pool.set.machines[hidden[0]]
+        assert provider.read(now_s + 60).desired == 2
+        assert provider.read(now_s + 100).desired == 1
+
     def test_nothing_is_given_up_where_everything_came(self, pool: ScaleSetPool) -> None:
         grown(pool, 2)
         before = pool.num_writes
@@ -403,6 +429,7 @@ class TestGrowing:
         assert refused(lambda: pool.provider.grow(3, reading)).trouble is Trouble.RETRY
         reading = read(pool.provider)
         assert (reading.is_writing, reading.desired, len(alive(reading))) == (True, 3, 3)
+        assert reading.warnings == ()
         with pool.azure.locked():
             pool.set.operations[-1].ends_s = 0.0
         assert len(running(settled(pool.provider, 3))) == 3
@@ -438,6 +465,8 @@ class TestRestart:
             reading = read(pool.reopen())
             assert reading.shortage_trouble is Trouble.CAPACITY
             assert "set the capacity of pool from 0 to 2: AllocationFailed" in reading.shortage
+            with pool.azure.locked():
+                pool.set.operations.clear()
 
     @pytest.mark.parametrize("notes", ["{", "[]", '{"write": "other"}', "null"])
     def test_notes_of_another_version_are_no_obstacle(self, pool: ScaleSetPool, notes: str) -> None:

@@ -2,7 +2,8 @@
 
 Azure ends machines of its own choice when the capacity is lowered, so machines are ended by name only, and
 `give_up` lowers to exactly those that exist. Azure makes no machine in the place of one that is gone: with
-nothing under way, capacity that no machine stands behind is reported as not asked for.
+nothing under way, capacity that no machine stands behind is idle and reported as not asked for. It counts as
+idle only after a while, because a list may lag behind, and to lower the capacity then would end a machine.
 """
 
 import threading
@@ -20,6 +21,7 @@ from varuna_manager.pool_settings import AzurePool
 from varuna_runtime.spec.errors import InvalidInput
 
 _ALIVE = (InstancePhase.STARTING, InstancePhase.RUNNING)
+_SETTLE_S = 30.0
 
 
 class AzureProvider:
@@ -29,13 +31,18 @@ class AzureProvider:
     when they may go; so readings never say `leaves_at_s` and `let_go` has nothing to do.
     """
 
-    def __init__(self, settings: AzurePool, notes: Notes, compute: Compute) -> None:
+    def __init__(
+        self, settings: AzurePool, notes: Notes, compute: Compute, *, settle_s: float = _SETTLE_S
+    ) -> None:
         self._name = settings.scale_set
         self._price = settings.price
         self._notes = notes
         self._compute = compute
+        self._settle_s = settle_s
         self._lock = threading.Lock()
         self._capacity: int | None = None  # as last read or written
+        self._lacking_since_s: float | None = None  # nothing under way, and fewer machines than capacity
+        self._has_idle_capacity = False
         self._known: set[str] = set()  # every node seen so far
         self._remark = ""  # what a person should know, for the next readings
 
@@ -53,13 +60,15 @@ class AzureProvider:
             if _is_short(pending) and _num_alive(machines) >= group.capacity:
                 forget(self._notes)
                 pending = None
-            return self._reading(pending, group, machines)
+            is_writing = _is_writing(pending, group, machines)
+            self._note_idle_capacity(now_s, is_lacking=not is_writing and len(machines) < group.capacity)
+            return self._reading(pending, group, machines, is_writing=is_writing)
 
     def grow(self, desired: int, seen: PoolReading) -> None:
         """Raise the capacity.
 
-        If the set has capacity that no machine stands behind, that is taken back first and the next reading
-        shows nothing raised yet: Azure need not act on a capacity that it has already.
+        If the set has that capacity already, and it is idle, it is taken back first and the next reading
+        shows nothing raised yet: Azure need not act on a capacity that it has.
         """
         if desired <= seen.desired:
             raise InvalidInput(f"cannot grow {self._name} to {desired}: {seen.desired} are asked for already")
@@ -70,8 +79,9 @@ class AzureProvider:
                 raise ProviderError(f"cannot grow {self._name}: {moved}", trouble=Trouble.RETRY)
             if desired > group.capacity:
                 self._set_capacity(group, desired)
-            else:
-                self._lower_to_existing(group)
+            elif not self._lower_to_existing(group):
+                has = f"its capacity is {group.capacity} already"
+                raise ProviderError(f"cannot grow {self._name} to {desired}: {has}", trouble=Trouble.RETRY)
 
     def release(self, nodes: Sequence[str], seen: PoolReading) -> None:
         """Delete exactly these machines; Azure lowers the capacity itself, which the next reading shows."""
@@ -97,7 +107,8 @@ class AzureProvider:
         """Lower the capacity to the machines that exist, unless that could end one of them.
 
         It could while Azure makes machines: during a write, with spot restore or with overprovisioning. Then
-        nothing is done and the next reading's warnings say so.
+        nothing is done and the next reading's warnings say so. Nor is anything done about capacity that has
+        not been idle for long.
         """
         with self._lock:
             pending = self._follow()
@@ -106,18 +117,19 @@ class AzureProvider:
             if doubt:
                 self._remark = f"the capacity of {group.capacity} was not lowered: {doubt}"
                 return
-            forget(self._notes)
-            self._lower_to_existing(group)
+            is_lagging = self._lacking_since_s is not None and not self._has_idle_capacity
+            if not self._lower_to_existing(group) and not is_lagging:
+                forget(self._notes)  # nothing is lacking any more
 
     def let_go(self, node: str, seen: PoolReading) -> None:
         """Do nothing: no machine of a scale set waits for the manager's word."""
 
-    def _reading(self, pending: Pending | None, group: Group, machines: Mapping[str, Machine]) -> PoolReading:
+    def _reading(
+        self, pending: Pending | None, group: Group, machines: Mapping[str, Machine], *, is_writing: bool
+    ) -> PoolReading:
         instances = tuple(machines[n].instance for n in sorted(machines))
-        is_deleting = group.is_flexible and any(i.phase is InstancePhase.LEAVING for i in instances)
-        is_writing = bool(group.is_busy or is_deleting or (pending and pending.handle))
-        is_pursued = is_writing or group.fills_up or _is_short(pending)
-        desired = group.capacity if is_pursued else min(group.capacity, len(instances))
+        is_idle = self._has_idle_capacity and not group.fills_up and not _is_short(pending)
+        desired = min(group.capacity, len(instances)) if is_idle else group.capacity
         shortage, trouble = ("", None) if _num_alive(machines) >= desired else _shortage(pending, machines)
         return PoolReading(
             instances=instances,
@@ -177,18 +189,25 @@ class AzureProvider:
 
     def _set_capacity(self, group: Group, capacity: int) -> None:
         deed = f"set the capacity of {self._name} from {group.capacity} to {capacity}"
+        self._capacity = None  # until the answer is here, it may be either
+        self._lacking_since_s, self._has_idle_capacity = None, False
         with told(f"cannot {deed}"):
             handle = self._compute.set_capacity(capacity, group.etag)
         Pending(write=Write.CAPACITY, deed=deed, handle=handle).keep(self._notes)
         self._capacity, self._remark = capacity, ""
 
-    def _lower_to_existing(self, group: Group) -> None:
-        """Take back capacity that no machine stands behind; one that is leaving still counts as there."""
-        if doubt := _doubt(None, group):
-            raise ProviderError(f"cannot lower the capacity of {self._name}: {doubt}", trouble=Trouble.RETRY)
+    def _lower_to_existing(self, group: Group) -> bool:
+        """Take idle capacity back and return True; False if there is none, or if that could end a machine.
+
+        A machine that is leaving still counts as there.
+        """
+        if not self._has_idle_capacity or _doubt(None, group):
+            return False
         num_existing = len(self._machines(group))
-        if num_existing < group.capacity:
-            self._set_capacity(group, num_existing)
+        if num_existing >= group.capacity:
+            return False
+        self._set_capacity(group, num_existing)
+        return True
 
     def _delete_instances(self, doomed: Sequence[Machine]) -> None:
         deed = f"delete {', '.join(m.instance.node for m in doomed)}"
@@ -216,6 +235,12 @@ class AzureProvider:
             text = "; ".join(map(str, failures))
             raise ProviderError(text, trouble=first.trouble, retry_after_s=first.retry_after_s)
 
+    def _note_idle_capacity(self, now_s: float, *, is_lacking: bool) -> None:
+        before_s = self._lacking_since_s
+        since_s = (now_s if before_s is None else before_s) if is_lacking else None
+        self._lacking_since_s = since_s
+        self._has_idle_capacity = since_s is not None and now_s - since_s >= self._settle_s
+
     def _note_capacity(self, group: Group, *, is_ours: bool) -> None:
         if self._capacity is not None and group.capacity > self._capacity and not is_ours:
             self._remark = (
@@ -223,6 +248,12 @@ class AzureProvider:
                 "what else scales this set, such as autoscale rules"
             )
         self._capacity = group.capacity
+
+
+def _is_writing(pending: Pending | None, group: Group, machines: Mapping[str, Machine]) -> bool:
+    """Return whether Azure works on the set; deletes in a Flexible one show by their machines alone."""
+    leaving = any(m.instance.phase is InstancePhase.LEAVING for m in machines.values())
+    return group.is_busy or (group.is_flexible and leaving) or bool(pending and pending.handle)
 
 
 def _num_alive(machines: Mapping[str, Machine]) -> int:
