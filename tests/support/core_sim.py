@@ -93,7 +93,7 @@ class Sim(AgentLoop):
         """The agent forgets its processes without a word."""
         self.agents[node].running.clear()
 
-    def notice(self, node: str, in_s: float) -> None:
+    def notice(self, node: str, in_s: float, *, source: str = "file") -> None:
         incarnation = self.agents[node].incarnation
         self.feed(
             e.NoticeReceived(
@@ -101,7 +101,7 @@ class Sim(AgentLoop):
                 node=node,
                 incarnation=incarnation,
                 deadline_s=self.now_s + in_s,
-                source="file",
+                source=source,
             )
         )
 

@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from varuna_manager.cloud.provider import Trouble
+from varuna_manager.core.phases import WAITING
 from varuna_manager.core.state import State
-from varuna_manager.core.words import What
+from varuna_manager.core.words import What, counted
 from varuna_manager.sizing import ceilings, growth, intake, shortages, shrink
 from varuna_manager.sizing.course import Course
 from varuna_manager.sizing.decisions import Answer, Decision, Failed, Grow, Release, Write
-from varuna_manager.sizing.demand import demand
+from varuna_manager.sizing.demand import Demand, demand
 from varuna_manager.sizing.memory import Memory
 from varuna_manager.sizing.settings import Rules, Settings
-from varuna_manager.sizing.supply import num_others, supplies
+from varuna_manager.sizing.supply import Supply, num_others, supplies, unknown
 
 
 def decide(
@@ -27,6 +28,7 @@ def decide(
     asked = [rules for rules in settings.rules if rules.pool in answers]
     for rules in asked:
         intake.take_in(course, rules, answers[rules.pool])
+    intake.report_vanished(course)
     shrink.remember_idle(course)
     ceilings.forget(course)
     for rules in asked:
@@ -55,6 +57,8 @@ def _share(course: Course) -> None:
     others = num_others(course, wanted)
     if ceilings.learn(course, found, wanted, others):
         wanted = demand(course.memory, course.state)
+    if hopeless := _hopeless(course, found, wanted, others):
+        wanted = Demand(job=wanted.job, nodes=0)
     here = sum(supply.count for supply in found)
     paid = growth.affordable(course, found, wanted)
     nodes = wanted.nodes if paid >= here else min(wanted.nodes, others + paid)
@@ -62,6 +66,20 @@ def _share(course: Course) -> None:
     shrink.end_surplus(course, found, wanted, num_surplus)
     growth.give_up(course, found, num_surplus)
     growth.grow(course, found, wanted, nodes - others - here)
+    for supply in found if hopeless else ():
+        is_unpriced = supply.price is None and growth.limit(course, wanted) is not None
+        course.remember(supply.rules, limit=growth.UNPRICED if is_unpriced else hopeless)
+
+
+def _hopeless(course: Course, found: tuple[Supply, ...], wanted: Demand, num_others: int) -> str:
+    """Return why the job waits for more nodes than there can ever be, or an empty text."""
+    job = wanted.job
+    if job is None or job.phase not in WAITING or not found or any(unknown(course)):
+        return ""
+    most = growth.reachable(course, found, wanted) + num_others
+    if most >= job.spec.nodes.min:
+        return ""
+    return f"job {job.job} needs {counted(job.spec.nodes.min, 'node')}; bounds and max_price allow {most}"
 
 
 def outcome(

@@ -9,6 +9,7 @@ from varuna_manager.sizing.decisions import GiveUp, Grow
 from varuna_manager.sizing.demand import Demand
 from varuna_manager.sizing.supply import Supply, block, unknown
 
+UNPRICED = "max_price is set and its price is unknown; give `price` in its settings"
 _AGAIN_S = 60.0  # between two calls to give the same thing up
 
 
@@ -34,6 +35,17 @@ def limit(course: Course, wanted: Demand) -> float | None:
     """Return the dollars per hour that all nodes together may cost; None: any."""
     limits = [price for price in (course.sizing.max_price, wanted.max_price) if price is not None]
     return min(limits, default=None)
+
+
+def reachable(course: Course, found: tuple[Supply, ...], wanted: Demand) -> int:
+    """Return how many nodes the pools could ever have together within their bounds and the budget."""
+    purse = _Purse(left=limit(course, wanted))
+    num_nodes = 0
+    for supply in found:
+        most = max(purse.affordable(supply.cap, supply.price), len(supply.live))
+        purse.spend(most, supply.price)
+        num_nodes += most
+    return num_nodes
 
 
 def affordable(course: Course, found: tuple[Supply, ...], wanted: Demand) -> int:
@@ -80,7 +92,7 @@ def _take(supply: Supply, num_missing: int, purse: _Purse) -> tuple[int, str]:
         take = min(take, supply.pool.step)
     paid = purse.affordable(take, supply.price)
     if paid < take and supply.price is None:
-        return 0, "max_price is set and its price is unknown; give `price` in its settings"
+        return 0, UNPRICED
     if paid < take:
         return paid, f"max_price allows no more at {supply.price:g} dollars per hour of a node"
     return take, ""
@@ -114,10 +126,10 @@ def give_up(course: Course, found: tuple[Supply, ...], num_surplus: int) -> None
         if is_short or (num_surplus >= 0 and is_old and len(supply.live) >= supply.floor):
             why = pool.short if is_short else "no job needs them"
             course.writes.append(GiveUp(pool=supply.rules.pool, why=why))
+            if "" not in pool.tried:
+                words = f"{counted(lacking, 'node')} that did not come: {why}"
+                course.tell(supply.rules, What.POOL_GIVES_UP, words)
             course.remember(supply.rules, asked=None, tried={**pool.tried, "": course.now_s})
-            course.tell(
-                supply.rules, What.POOL_GIVES_UP, f"{counted(lacking, 'node')} that did not come: {why}"
-            )
 
 
 def _may_give_up(course: Course, supply: Supply) -> bool:

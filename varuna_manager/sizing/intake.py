@@ -2,6 +2,7 @@
 
 from varuna_manager.cloud.provider import Instance, InstancePhase, PoolReading, Trouble
 from varuna_manager.core.events import NodeLeft, NoticeCancelled, NoticeReceived
+from varuna_manager.core.phases import NodePhase
 from varuna_manager.core.words import What
 from varuna_manager.sizing import shortages
 from varuna_manager.sizing.course import Course
@@ -40,6 +41,17 @@ def take_in(course: Course, rules: Rules, answer: Answer) -> None:
     )
     _warn(course, rules, answer)
     shortages.look(course, rules, answer)
+
+
+def report_vanished(course: Course) -> None:
+    """Tell the core of machines whose end was decided and that no pool lists, once all pools are known."""
+    pools = [course.pool(rules) for rules in course.settings.rules]
+    if any(pool.reading is None for pool in pools):
+        return
+    listed = {name for pool in pools for name in pool.machines}
+    told = {post.event.node for post in course.posts if isinstance(post.event, NodeLeft)}
+    for name in sorted(course.state.ending.keys() - listed - told):
+        _left(course, name, _NEVER_SAID, is_machine=True)
 
 
 def _exists(machine: Instance) -> bool:
@@ -95,9 +107,10 @@ def _report_notices(course: Course, rules: Rules, reading: PoolReading) -> None:
     """An end that the provider announces is a notice, as if the agent had heard of it."""
     for machine in reading.instances:
         node = course.node(machine.node)
-        if node is None or not _exists(machine):
+        if node is None or not _exists(machine) or node.phase is NodePhase.RELEASED:
             continue
-        known_s, ours = node.notice_deadline_s, node.notice_source == rules.provider
+        source = f"pool {rules.pool}"  # an agent's own source may be called like the provider
+        known_s, ours = node.notice_deadline_s, node.notice_source == source
         at_s = machine.leaves_at_s
         if at_s is not None and (known_s is None or at_s < known_s - _SOONER_S):
             course.post(
@@ -106,7 +119,7 @@ def _report_notices(course: Course, rules: Rules, reading: PoolReading) -> None:
                     node=node.node,
                     incarnation=node.incarnation,
                     deadline_s=at_s,
-                    source=rules.provider,
+                    source=source,
                 )
             )
         elif at_s is None and known_s is not None and ours and machine.phase is InstancePhase.RUNNING:

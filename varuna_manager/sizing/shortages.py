@@ -14,7 +14,8 @@ def look(course: Course, rules: Rules, reading: PoolReading) -> None:
     pool = course.pool(rules)
     is_lacking = reading.desired > live
     lacking_since_s = (pool.lacking_since_s or course.now_s) if is_lacking else None
-    pool = course.remember(rules, lacking_since_s=lacking_since_s)
+    tried = pool.tried if is_lacking else {node: at_s for node, at_s in pool.tried.items() if node}
+    pool = course.remember(rules, lacking_since_s=lacking_since_s, tried=tried)
     if pool.asked is not None and live >= pool.asked:
         _delivered(course, rules)
     elif pool.asked is not None and course.now_s - pool.asked_s < settle_s(rules):

@@ -113,12 +113,12 @@ def _surplus(
 
 def release(course: Course, rules: Rules, reading: PoolReading) -> None:
     """Call for the end of the machines whose end is decided; again until the provider shows that it came."""
-    pool = course.pool(rules)
     there = [
         m for m in reading.instances if m.node in course.state.ending and m.phase is not InstancePhase.GONE
     ]
     for machine in there:
         _tell_stuck(course, rules, machine)
+    pool = course.pool(rules)
     due = tuple(
         m.node
         for m in there
@@ -130,11 +130,11 @@ def release(course: Course, rules: Rules, reading: PoolReading) -> None:
         return
     why = "; ".join(sorted({course.state.ending[name] for name in due}))
     course.writes.append(Release(pool=rules.pool, nodes=due, why=why))
-    pool = course.pool(rules)
     tried = {**pool.tried, **dict.fromkeys(due, course.now_s)}
     released = {**dict.fromkeys(due, course.now_s), **pool.released}
     course.remember(rules, tried=tried, released=released)
-    course.tell(rules, What.POOL_RELEASES, f"{', '.join(due)}: {why}")
+    if first := [name for name in due if name not in pool.released]:
+        course.tell(rules, What.POOL_RELEASES, f"{', '.join(first)}: {why}")
 
 
 def _has_left(course: Course, name: str) -> bool:

@@ -251,6 +251,17 @@ def test_a_pool_of_unknown_price_is_not_grown_under_a_budget() -> None:
     assert "price is unknown" in sized.memory.of("spot").limit
 
 
+def test_a_job_that_needs_more_nodes_than_there_can_be_buys_none() -> None:
+    spot = Market("spot", price=1.0)
+    sized = Sized(spot, spot={"max": 4})
+    sized.submit("j", min=5, max=8)
+    sized.run_s(600)
+    assert spot.writes == []
+    sized.submit("k", min=3, max=8, priority=60, max_price=2.0)
+    sized.run_s(600)
+    assert spot.writes == []
+
+
 def test_no_write_while_an_earlier_one_is_under_way() -> None:
     spot = Market("spot")
     spot.is_writing = True

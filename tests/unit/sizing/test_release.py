@@ -199,6 +199,31 @@ def test_m19_a_machine_that_does_not_go_is_asked_for_again_and_told() -> None:
     assert not sized.state.ending
 
 
+def test_m19_a_provider_that_ignores_us_is_told_once_not_each_time() -> None:
+    spot = Market("spot")
+    sized = Sized(spot)
+    running(sized, "j", max=1)
+    spot.ignores_release = True
+    sized.finish("j")
+    sized.run_s(1200)
+    assert len(sized.told(What.POOL_RELEASES)) == 1
+
+
+def test_a_machine_that_went_while_no_manager_looked_is_not_remembered_for_ever() -> None:
+    spot = Market("spot")
+    sized = Sized(spot)
+    running(sized, "j", max=1)
+    spot.ignores_release = True
+    sized.finish("j")
+    sized.run_s(600)
+    (node,) = sized.state.ending
+    del spot.machines[node]
+    spot.desired = 0
+    sized.restart_all()
+    sized.run_s(30)
+    assert not sized.state.ending
+
+
 def test_m19_a_node_whose_machine_does_not_go_is_never_used_again() -> None:
     spot = Market("spot")
     sized = Sized(spot)
@@ -294,22 +319,26 @@ def test_an_announced_end_is_a_notice_from_the_provider_and_is_taken_back_with_i
     sized.pass_of("spot")
     sized.pass_of("spot")
     assert sized.node(victim).phase is NodePhase.NOTICED
-    assert sized.node(victim).notice_source == "aws"
+    assert sized.node(victim).notice_source == "pool spot"
     assert sum(isinstance(event, NoticeReceived) for event in sized.journal) == 1
     spot.machines[victim].leaves_at_s = None
     sized.pass_of("spot")
     assert sized.node(victim).phase is NodePhase.READY
 
 
-def test_the_agents_own_earlier_notice_stands() -> None:
+@pytest.mark.parametrize("leaves_in_s", [200.0, None])
+def test_the_agents_own_earlier_notice_stands(leaves_in_s: float | None) -> None:
+    """Whether the provider says something else or nothing; an agent on AWS calls its source `aws`."""
     spot = Market("spot")
     sized = Sized(spot)
     running(sized, "j", max=2)
     victim = spot.living[0]
-    sized.notice(victim, 100.0)
-    spot.machines[victim].leaves_at_s = sized.now_s + 200.0
+    sized.notice(victim, 100.0, source="aws")
+    if leaves_in_s is not None:
+        spot.machines[victim].leaves_at_s = sized.now_s + leaves_in_s
     sized.pass_of("spot")
-    assert sized.node(victim).notice_source == "file"
+    assert sized.node(victim).phase is NodePhase.NOTICED
+    assert sized.node(victim).notice_source == "aws"
 
 
 @pytest.mark.parametrize(("is_drained", "within_s"), [(True, 20.0), (False, 200.0)])
