@@ -32,3 +32,19 @@ def test_nodes_come_with_a_job_and_go_after_it(tmp_path: Path) -> None:
         assert lines.count("pool-grows") == 1
         assert "node-cordoned" in lines
         assert "pool-releases" in lines
+
+
+def test_a_job_that_needs_more_than_there_can_be_says_so_and_buys_nothing(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    settings = tmp_path / "manager.yaml"
+    settings.write_text(SETTINGS)
+    with pool(home) as varuna:
+        varuna.up(0, "--config", str(settings))
+        job = varuna.submit(copy_job("tiny", tmp_path / "job", nodes="{min: 2, max: 5}"))
+        reason = varuna.wait(job, lambda status: "pool first" in str(status["reason"]), timeout=60)["reason"]
+        assert reason == (
+            f"waiting for nodes: 0 usable, nodes.min is 2; pool first: job {job} needs 2 nodes; "
+            "bounds and max_price allow 1"
+        )
+        assert varuna.json("nodes") == []
+        varuna.run("cancel", job)

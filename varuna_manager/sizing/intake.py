@@ -19,7 +19,7 @@ def take_in(course: Course, rules: Rules, answer: Answer) -> None:
         _take_failure(course, rules, answer)
         return
     course.fresh[rules.pool] = answer
-    _report_gone(course, rules, answer)
+    gone = _report_gone(course, rules, answer)
     _report_notices(course, rules, answer)
     pool = course.pool(rules)
     listed = {m.node: pool.machines.get(m.node, course.now_s) for m in answer.instances if _exists(m)}
@@ -33,6 +33,7 @@ def take_in(course: Course, rules: Rules, answer: Answer) -> None:
         failing_since_s=None,
         throttled=0,
         machines=listed,
+        gone=gone,
         kind=kinds[-1] if kinds else pool.kind,
         boot_failures=0 if joined_new else pool.boot_failures,
         released={n: at_s for n, at_s in pool.released.items() if n in listed},
@@ -74,8 +75,11 @@ def keep_quiet(course: Course, rules: Rules, failure: Failed) -> None:
     course.remember(rules, quiet_until_s=course.now_s + wait_s, throttled=pool.throttled + 1)
 
 
-def _report_gone(course: Course, rules: Rules, reading: PoolReading) -> None:
-    """The provider's word on existence stands above any heartbeat, also about what it no longer lists."""
+def _report_gone(course: Course, rules: Rules, reading: PoolReading) -> frozenset[str]:
+    """The provider's word on existence stands above any heartbeat, also about what it no longer lists.
+
+    Returns the nodes that are gone by its word.
+    """
     listed = {machine.node for machine in reading.instances}
     gone = {m.node: m.reason or "gone" for m in reading.instances if not _exists(m)}
     gone |= {name: _NEVER_SAID for name in course.pool(rules).machines if name not in listed}
@@ -86,6 +90,7 @@ def _report_gone(course: Course, rules: Rules, reading: PoolReading) -> None:
             _left(course, machine.node, machine.reason or "stopped", is_machine=False)
     for name, reason in sorted(gone.items()):
         _left(course, name, reason, is_machine=True)
+    return frozenset(name for name in gone if course.node(name) is not None)
 
 
 def _left(course: Course, name: str, reason: str, *, is_machine: bool) -> None:

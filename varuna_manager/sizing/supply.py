@@ -98,12 +98,15 @@ def _may_count(machine: Instance) -> bool:
 
 def num_others(course: Course, wanted: Demand) -> int:
     """Count the nodes that can work for the demand and that no sized pool lists."""
+    pools = [course.pool(rules) for rules in course.settings.rules]
+    gone = {name for pool in pools for name in pool.gone}
     listed = {
         name for rules in course.settings.rules if rules.is_sized for name in course.pool(rules).machines
     }
     return sum(
         node.phase in {NodePhase.READY, NodePhase.DISCONNECTED}
         and node.node not in listed
+        and node.node not in gone
         and node.node not in course.state.ending
         and not wanted.is_unfit(node)
         for node in course.state.nodes.values()

@@ -7,6 +7,8 @@ from varuna_manager.cloud.provider import ProviderError, Trouble
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.words import What
 from varuna_manager.pool_settings import Sizing
+from varuna_manager.sizing.books import Books
+from varuna_manager.sizing.status import pool_views
 
 
 def grows(market: Market) -> list[str]:
@@ -306,3 +308,33 @@ def test_m43_the_number_of_calls_does_not_depend_on_the_number_of_jobs() -> None
         return spot.num_reads
 
     assert reads(1) == reads(20)
+
+
+def test_a_job_that_waits_can_say_why_the_pools_do_not_deliver() -> None:
+    spot, later = Market("spot", stock=0), Market("later", stock=0)
+    sized = Sized(spot, later, later={"max": 2})
+    sized.submit("j", max=4)
+    sized.run_s(40)
+    books = Books(sized.settings)
+    books.memory = sized.memory
+    words = books.shortage(sized.now_s)
+    assert "pool spot: asked for 4, has 0: InsufficientInstanceCapacity, next try in " in words
+    assert books.pool_of("spot-1") == ""
+    spot.stock = later.stock = 4
+    sized.run_s(300)
+    books.memory = sized.memory
+    assert books.shortage(sized.now_s) == ""
+    assert books.pool_of(sized.ready()[0]) in {"spot", "later"}
+
+
+def test_the_view_of_a_pool_has_its_machines_by_phase_and_its_waits() -> None:
+    spot = Market("spot", stock=2, price=0.5)
+    sized = Sized(spot)
+    sized.submit("j", max=4)
+    sized.run_s(40)
+    (view,) = pool_views(sized.memory, sized.settings, sized.now_s)
+    assert (view.running + view.starting, view.stopped, view.price, view.max) == (2, 0, 0.5, 16)
+    assert 0 < view.retry_in_s <= 60
+    assert view.read_ago_s == 0.0
+    never = pool_views(Sized(spot).memory, sized.settings, sized.now_s)[0]
+    assert (never.read_ago_s, never.retry_in_s, never.price) == (-1.0, -1.0, -1.0)

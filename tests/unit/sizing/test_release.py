@@ -62,6 +62,20 @@ def test_m7_a_cancel_takes_back_what_the_provider_still_owes() -> None:
     assert spot.desired == 0
 
 
+def test_a_preempted_node_and_its_replacement_are_not_one_too_many() -> None:
+    spot, other = Market("spot"), Market("other")
+    sized = Sized(spot, other, spot={"max": 3})
+    running(sized, "j", max=4)
+    for market in (spot, other):
+        market.preempt(market.living[0])
+        market.advance(sized.now_s)
+        for name in ("spot", "other"):
+            sized.pass_of(name)
+    sized.run_s(300)
+    assert [w for market in (spot, other) for w in market.writes if "release" in w] == []
+    assert sized.num_living() == 4
+
+
 def test_m44_only_idle_nodes_are_ended_and_the_target_is_exact() -> None:
     spot = Market("spot")
     sized = Sized(spot)
