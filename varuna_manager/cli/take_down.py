@@ -32,7 +32,7 @@ def end_all(home: Home) -> tuple[Started, ...]:
     # Stopped processes take no notice of anything but SIGKILL until they continue.
     machines.signal_all(signal.SIGCONT)
     told = machines.signal_all(signal.SIGTERM)
-    if not _within(GRACE_S, lambda: not _alive(machines)):
+    if not _within(GRACE_S, lambda: _are_gone(machines, told)):
         machines.signal_all(signal.SIGKILL)
     if not _within(GRACE_S, lambda: not _alive(machines)):
         raise NotDown(f"still running after SIGKILL: {_names(_alive(machines))}")
@@ -50,6 +50,14 @@ def orphans(home: Home) -> tuple[ProcessId, ...]:
 
 def _alive(machines: LocalMachines) -> tuple[Started, ...]:
     return tuple(s for s in machines.started() if processes.is_alive(s.process))
+
+
+def _are_gone(machines: LocalMachines, told: tuple[Started, ...]) -> bool:
+    """Return whether nothing lives; the manager may have replaced a node before it was told itself."""
+    alive = _alive(machines)
+    for new in set(alive) - set(told):
+        processes.send(new.process, signal.SIGTERM)
+    return not alive
 
 
 def _names(started: tuple[Started, ...]) -> str:

@@ -51,8 +51,8 @@ def open_trace(
 class TraceProvider:
     """Keeps its target as an instance group does: what was taken is replaced while the recording offers more.
 
-    A node is called after the machine of the recording it runs on. The replay begins with the first
-    reading of a pool and goes on by the clock, also while no manager runs: the next one catches up.
+    A node is called after the machine of the recording it runs on. The replay begins when a pool is asked
+    for its first node and goes on by the clock, also while no manager runs: the next one catches up.
     """
 
     def __init__(
@@ -102,6 +102,8 @@ class TraceProvider:
             if self._desired() > desired:
                 raise ProviderError("the target was raised meanwhile", trouble=Trouble.RETRY)
             self._machines.list_nodes()  # where they cannot be listed, nothing is promised
+            if self._notes.get("began") is None:
+                self._notes.put("began", repr(self._now_s))
             self._notes.put("desired", str(desired))
             self._catch_up(self._now_s)
 
@@ -208,10 +210,7 @@ class TraceProvider:
         return int(self._notes.get("desired") or 0)
 
     def _began_s(self) -> float:
-        text = self._notes.get("began")
-        if text is None:
-            self._notes.put("began", text := repr(self._now_s))
-        return float(text)
+        return float(self._notes.get("began") or self._now_s)
 
     def _place(self, now_s: float) -> float:
         """Return the time within the recording that corresponds to a Unix time."""

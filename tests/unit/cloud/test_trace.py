@@ -108,6 +108,14 @@ def _ended(provider: TraceProvider, now_s: float) -> list[str]:
     return [i.reason for i in reading.instances if i.phase is InstancePhase.GONE]
 
 
+def test_the_replay_waits_for_the_first_node_to_be_asked_for(replay: Replay) -> None:
+    provider = replay.provider()
+    provider.read(NOW_S - 1000)
+    assert replay.alarm.in_s is None
+    grown(provider, 2)
+    assert living(provider.read(NOW_S + 59.9)) == ["a-1", "b-2"]
+
+
 def test_the_replay_is_as_much_faster_as_asked_and_begins_where_asked(replay: Replay) -> None:
     provider = replay.provider(speed_up=10, start_s=30)
     grown(provider, 2)
