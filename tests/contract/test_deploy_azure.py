@@ -156,6 +156,17 @@ def test_a_preempted_machine_is_deleted_and_nothing_is_overprovisioned(mode: str
     assert machines["tags"] == {"varuna:cluster": "varuna"}
 
 
+def test_a_machine_of_a_flexible_set_takes_what_it_has_with_it() -> None:
+    profile = only("Microsoft.Compute/virtualMachineScaleSets", deployed())["properties"][
+        "virtualMachineProfile"
+    ]
+    [card] = profile["networkProfile"]["networkInterfaceConfigurations"]
+    [address] = card["properties"]["ipConfigurations"]
+    public = address["properties"]["publicIPAddressConfiguration"]
+    parts = (profile["storageProfile"]["osDisk"], card["properties"], public["properties"])
+    assert [part["deleteOption"] for part in parts] == ["Delete"] * 3
+
+
 def test_regular_machines_have_no_spot_settings() -> None:
     machines = only("Microsoft.Compute/virtualMachineScaleSets", deployed(nodePriority="Regular"))
     profile = machines["properties"]["virtualMachineProfile"]
