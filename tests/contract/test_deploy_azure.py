@@ -19,6 +19,7 @@ import yaml
 
 from tests.support import arm, deploy
 from varuna_manager.cloud.azure.compute import OPERATIONS
+from varuna_manager.cloud.azure.machines import group_of
 from varuna_manager.config import load
 from varuna_manager.pool_settings import AzurePool
 
@@ -154,6 +155,15 @@ def test_a_preempted_machine_is_deleted_and_nothing_is_overprovisioned(mode: str
     assert "spotRestorePolicy" not in machines["properties"], "Azure would race our own raise"
     assert machines["sku"]["capacity"] == 0
     assert machines["tags"] == {"varuna:cluster": "varuna"}
+
+
+@MODES
+def test_the_provider_has_nothing_to_say_about_the_set(mode: str) -> None:
+    machines = only("Microsoft.Compute/virtualMachineScaleSets", deployed(orchestrationMode=mode))
+    body = {key: value for key, value in machines.items() if key not in ARM_KEYS}
+    found = group_of(importlib.import_module("azure.mgmt.compute.models").VirtualMachineScaleSet(body))
+    assert found.warnings == ()
+    assert (found.capacity, found.is_flexible) == (0, mode == "Flexible")
 
 
 def test_a_machine_of_a_flexible_set_takes_what_it_has_with_it() -> None:
