@@ -169,6 +169,11 @@ class Group:
         pages = self.ec2.get_paginator("describe_instances").paginate(Filters=filters)
         return sorted(i["InstanceId"] for page in pages for r in page["Reservations"] for i in r["Instances"])
 
+    def launched_at_s(self, node: str) -> float:
+        """Return when a machine was launched, in Unix seconds."""
+        found = self.ec2.describe_instances(InstanceIds=[node])["Reservations"][0]["Instances"][0]
+        return float(found["LaunchTime"].timestamp())
+
     def preempt(self, node: str) -> None:
         """End a machine behind the group's back, as the market does; the group replaces it at once."""
         self.ec2.terminate_instances(InstanceIds=[node])
