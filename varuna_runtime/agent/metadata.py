@@ -81,8 +81,9 @@ class Metadata:
 class AwsMetadata:
     """The instance metadata service of EC2, version 2: every question carries a session token."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, *, within_s: float = WITHIN_S) -> None:
         self._metadata = Metadata(base_url)
+        self._within_s = within_s
         self._token = ""
         self._token_until_s = 0.0
         self._renewing = asyncio.Lock()
@@ -107,7 +108,8 @@ class AwsMetadata:
         return "" if answer is None else answer.text.strip()
 
     async def _get(self, path: str, token: str) -> Answer:
-        return await self._metadata.ask(f"/latest/{path}", {"X-aws-ec2-metadata-token": token})
+        headers = {"X-aws-ec2-metadata-token": token}
+        return await self._metadata.ask(f"/latest/{path}", headers, within_s=self._within_s)
 
     async def _fresh_token(self, refused: str) -> str:
         """Return a token other than `refused`; one renewal at a time, the others wait for it."""
@@ -122,7 +124,9 @@ class AwsMetadata:
         asked_at_s = clock.now_s()
         what = "PUT /latest/api/token"
         try:
-            answer = await self._metadata.ask("/latest/api/token", {lifetime: str(_TOKEN_S)}, method="PUT")
+            answer = await self._metadata.ask(
+                "/latest/api/token", {lifetime: str(_TOKEN_S)}, method="PUT", within_s=self._within_s
+            )
         except MetadataUnavailable as err:
             if not isinstance(err.__cause__, TimeoutError):
                 raise
