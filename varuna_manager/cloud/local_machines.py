@@ -1,5 +1,6 @@
 """Agents and a manager as detached processes of this machine; ends only what it recorded as started."""
 
+import contextlib
 import json
 import os
 import signal
@@ -160,12 +161,13 @@ class LocalMachines:
                 env={**os.environ, "VARUNA_HOME": str(self._home.root), POOL_MARK: str(self._home.root)},
             )
         if child.stdin is not None:
-            child.stdin.write(f"{told}\n".encode())  # shorter than any pipe: it never blocks
-            child.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it ended already: found out below
+                child.stdin.write(f"{told}\n".encode())  # shorter than any pipe: it never blocks
+                child.stdin.close()
         child.returncode = 0  # detached on purpose: it outlives us and is never waited for
         found = processes.identify(child.pid)
         if found is None:
-            raise ProviderError(f"{command[0]} ended at once; see {log}")
+            raise ProviderError(f"{command[0]} ended at once; see {log}", trouble=Trouble.CONFIG)
         return found
 
 

@@ -1,10 +1,12 @@
 """What the local pool records is what it ends, and nothing else."""
 
+import ast
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from varuna_manager.clock import wall_s
 from varuna_manager.cloud import processes
+from varuna_manager.cloud.local import LocalProvider
 from varuna_manager.cloud.local_machines import AgentLaunch, LocalMachines, agent_command, fair_share
 from varuna_manager.cloud.pool_file import PoolFile
 from varuna_manager.cloud.provider import InstancePhase, ProviderError
@@ -110,6 +113,55 @@ def test_a_zombie_counts_as_gone() -> None:
 def test_the_agent_is_told_its_slots_and_memory() -> None:
     command = agent_command(AgentLaunch(manager="h:1", slots=2, memory_bytes=5), "local-1", "/n")
     assert command[-4:] == ("--slots", "2", "--memory-bytes", "5")
+
+
+def test_a_ticket_goes_through_stdin_and_onto_no_command_line(home: Home) -> None:
+    told = home.root / "told"
+    program = "import sys, time; words = repr((sys.argv, sys.stdin.read()))\n" + (
+        f"open({str(told)!r}, 'w').write(words); time.sleep(60)"
+    )
+    machines = LocalMachines(home, "p", command=lambda *_: (sys.executable, "-I", "-S", "-c", program))
+    machines.add(replace(LAUNCH, ticket=lambda node: f"secret of {node}"))
+    try:
+        deadline = time.monotonic() + 20
+        while not told.exists() or not told.read_text().endswith(")"):
+            assert time.monotonic() < deadline, "never told"
+        arguments, text = ast.literal_eval(told.read_text())
+        assert (arguments[-2:], text) == (["--join", "-"], "secret of p-1\n")
+        assert not any("secret" in argument for argument in arguments)
+    finally:
+        machines.signal_all(signal.SIGKILL)
+
+
+def test_pools_of_one_machine_know_only_their_own_nodes(home: Home, pool: LocalMachines) -> None:
+    other = LocalMachines(home, "other", command=lambda *_: SLEEPER)
+    pool.add(LAUNCH)
+    (node,) = other.add(LAUNCH)
+    assert node == "other-2"
+    assert [i.node for i in pool.list_nodes()] == ["local-1"]
+    with pytest.raises(InvalidInput, match="no node other-2 in the local pool; its nodes: local-1"):
+        pool.kill(node)
+    pool.notice(node, 30.0)
+    assert (home.node(node) / "notice.json").exists(), "a person may give notice to any of them"
+
+
+def test_a_pool_that_only_varuna_up_sizes_says_so_in_its_bounds(pool: LocalMachines) -> None:
+    pool.add(LAUNCH, 2)
+    provider = LocalProvider(pool)
+    reading = provider.read(0.0)
+    assert (reading.least, reading.desired, reading.most) == (2, 2, 2)
+    with pytest.raises(InvalidInput, match="only `varuna up` does"):
+        provider.grow(3, reading)
+
+
+def test_processes_that_ended_leave_no_zombie_of_ours(pool: LocalMachines) -> None:
+    (node,) = pool.add(LAUNCH)
+    pid = pool.started()[0].process.pid
+    pool.kill(node)
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists():
+        pool.list_nodes()
+        assert time.monotonic() < deadline, "still a zombie"
 
 
 @pytest.mark.parametrize("calls", [[4], [1, 8], [2, 4, 8], [8], [16]])
