@@ -32,7 +32,7 @@ cloud-config-schema: $(CLOUD_CONFIG)
 $(CLOUD_CONFIG): | $(STAMP)
 	mkdir -p $(VENV)/share
 	rm -rf $(VENV)/share/package && mkdir $(VENV)/share/package
-	cd $(VENV)/share/package && apt-get download -q cloud-init
+	cd $(VENV)/share/package && apt-get download -q -o Acquire::Retries=3 cloud-init
 	dpkg-deb --fsys-tarfile $(VENV)/share/package/cloud-init_*.deb | tar -xOf - $(SCHEMA_IN_PACKAGE) > $(CLOUD_CONFIG).new
 	mv $(CLOUD_CONFIG).new $(CLOUD_CONFIG)
 	rm -rf $(VENV)/share/package
