@@ -342,6 +342,21 @@ class TestGrowing:
         reading = settled(pool.provider, 2)
         assert (running(reading), reading.shortage, pool.set.capacity) == (nodes, "", 2)
 
+    def test_a_shortage_lasts_until_its_capacity_could_be_taken_back(self, pool: ScaleSetPool) -> None:
+        nodes = grown(pool, 1)
+        pool.rules.stock, pool.rules.leaves_failed = 0, False
+        pool.provider.grow(2, read(pool.provider))
+        until(pool.provider, quiet)
+        provider, now_s = pool.open_as_in_earnest(), 1000.0
+        for in_s in (0, 10):
+            reading = provider.read(now_s + in_s)
+            assert (reading.desired, reading.shortage_trouble) == (2, Trouble.CAPACITY)
+            provider.give_up(reading)
+        assert pool.set.capacity == 2
+        provider.give_up(provider.read(now_s + 60))
+        reading = until(provider, quiet)
+        assert (running(reading), reading.desired, reading.shortage) == (nodes, 1, "")
+
     def test_a_list_that_lags_behind_ends_nobody(self, pool: ScaleSetPool) -> None:
         nodes = grown(pool, 2)
         provider, now_s = pool.open_as_in_earnest(), 1000.0
@@ -429,7 +444,7 @@ class TestGrowing:
         assert refused(lambda: pool.provider.grow(3, reading)).trouble is Trouble.RETRY
         reading = read(pool.provider)
         assert (reading.is_writing, reading.desired, len(alive(reading))) == (True, 3, 3)
-        assert reading.warnings == ()
+        assert (reading.warnings, pool.count("PATCH")) == ((), 1)
         with pool.azure.locked():
             pool.set.operations[-1].ends_s = 0.0
         assert len(running(settled(pool.provider, 3))) == 3
@@ -505,6 +520,18 @@ class TestReleasing:
         uniform.provider.release(nodes[1:], read(uniform.provider))
         assert running(settled(uniform.provider, 1)) == nodes[:1]
         assert uniform.count("POST") == 1
+
+    def test_m34_a_delete_of_ours_is_waited_for_without_asking_azure_to_write(
+        self, uniform: ScaleSetPool
+    ) -> None:
+        first, second, _ = grown(uniform, 3)
+        uniform.rules.write_s = LONG_S
+        uniform.provider.release([first], read(uniform.provider))
+        before, reading = uniform.num_writes, read(uniform.provider)
+        assert reading.is_writing
+        assert refused(lambda: uniform.provider.release([second], reading)).trouble is Trouble.RETRY
+        assert refused(lambda: uniform.provider.grow(4, reading)).trouble is Trouble.RETRY
+        assert uniform.num_writes == before
 
     def test_m34_a_delete_of_somebody_else_is_waited_for(self, uniform: ScaleSetPool) -> None:
         first, second, third = grown(uniform, 3)
