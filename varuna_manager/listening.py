@@ -117,6 +117,7 @@ def door(bound: Bound, config: ManagerConfig, database: Database, consumer: Cons
         authority=authority,
         tokens=Tokens(database, clock.now_s),
         certificate_life_s=config.certificate_life_s,
+        extend=lambda node, until_s: standing.extend(node, until_s),
     )
     certificate = Certificate(authority, config.places.server_pem)
     guard = Guard(lambda relayed: standing.peer(relayed), desk.tokens, book.refused)

@@ -188,6 +188,21 @@ def test_a_connection_ends_with_its_certificate(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_renewed_certificate_lets_the_connection_of_its_node_last(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as place:
+            renewed = await place.dial(place.client_context("n1", life_s=2.0))
+            other = await place.dial(place.client_context("n2", life_s=2.0))
+            place.front.extend("n1", time.time() + 60.0)
+            assert await other[0].read() == b""  # its time is over, and so would be that of n1
+            renewed[1].write(b"still here")
+            assert await renewed[0].readexactly(10) == b"still here"
+            await shut(renewed[1])
+            await shut(other[1])
+
+    run(scenario())
+
+
 def test_peers_that_say_nothing_or_nonsense_are_let_go_of_with_a_reason(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with scene(tmp_path, Limits(handshake_s=0.5)) as place:

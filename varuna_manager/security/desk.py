@@ -1,6 +1,7 @@
 """Makes tickets and tokens, and turns tickets into certificates."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,8 @@ class Desk:
     authority: Authority
     tokens: Tokens
     certificate_life_s: float
+    extend: Callable[[str, float], None]
+    """Told (node, Unix time) when a node has renewed: its connections are good until then."""
 
     async def ticket(self, node: str, *, created_by: str, ttl_s: float = 0.0) -> tuple[Token, str]:
         """Return a new ticket for one machine and its text, which is kept nowhere. 0: the default life."""
@@ -42,10 +45,15 @@ class Desk:
         """Spend a ticket and return the certificate of its node; AccessRefused, InvalidInput."""
         key = key_sha256(requested_key(csr_pem))
         await self.tokens.spend(id, secret, node=node, key_sha256=key)
-        return self.renewed(node, csr_pem)
+        return self._issued(node, csr_pem)
 
     def renewed(self, node: str, csr_pem: bytes) -> Issued:
-        """Return a fresh certificate of a node that has proved to be it."""
+        """Return a fresh certificate of a node whose present one secures the connection; InvalidInput."""
+        issued = self._issued(node, csr_pem)
+        self.extend(node, issued.expires_at_s)
+        return issued
+
+    def _issued(self, node: str, csr_pem: bytes) -> Issued:
         return self.authority.issue(csr_pem, node, wall_s(), self.certificate_life_s)
 
     async def keep_admin_token(self, path: Path) -> None:

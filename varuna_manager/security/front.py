@@ -44,7 +44,7 @@ class Peer:
     address: str  # without a port
     node: str = ""  # of its certificate; empty without one
     is_plain: bool = False  # it spoke plain text: it may hear why it is refused, and nothing else
-    expires_at_s: float | None = None  # Unix time at which the certificate, and so the connection, ends
+    expires_at_s: float | None = None  # Unix time at which the certificate ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,8 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket; Conflict when another process has the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=512)
+        is_dual = host == "::" and socket.has_dualstack_ipv6()
+        listener = socket.create_server((host, port), family=family, backlog=512, dualstack_ipv6=is_dual)
     except OSError as err:
         raise Conflict(
             f"cannot listen on {host}:{port}: {err.strerror}; end the process that has the port, perhaps "
@@ -118,12 +119,19 @@ class Front:
         self._limits = limits or Limits()
         self._held: Counter[str] = Counter()
         self._peers: dict[int, Peer] = {}
+        self._renewed: dict[str, float] = {}
 
     def peer(self, relayed: str) -> Peer | None:
         """Return who is behind a connection to the inner server, given as gRPC's `ipv4:127.0.0.1:PORT`."""
         port = relayed.rpartition(":")[2]
         is_ours = relayed.startswith("ipv4:127.0.0.1:") and port.isdigit()
         return self._peers.get(int(port)) if is_ours else None
+
+    def extend(self, node: str, until_s: float) -> None:
+        """Let the connections of a node last until then (Unix time): it has just renewed its certificate."""
+        now_s = wall_s()
+        self._renewed = {name: end for name, end in self._renewed.items() if end > now_s}
+        self._renewed[node] = max(until_s, self._renewed.get(node, until_s))
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -137,7 +145,7 @@ class Front:
                         _log.warning("cannot accept", why=str(err))
                         await asyncio.sleep(_BREATH_S)
                         continue
-                    connections.create_task(self._serve(sock, address[0]))
+                    connections.create_task(self._serve(sock, address[0].removeprefix("::ffff:")))
 
     async def _serve(self, sock: socket.socket, address: str) -> None:
         """Take one connection from accept to close; a peer's fault never gets out of here."""
@@ -214,16 +222,16 @@ class Front:
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _relay(self, peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry bytes both ways until one side ends, or the peer's certificate does."""
+        """Carry bytes both ways until one side ends, or the peer's time is over."""
         inner_reader, inner_writer = await asyncio.open_connection(
             "127.0.0.1", self._inner_port, limit=_PIECE_BYTES
         )
         port: int = inner_writer.get_extra_info("sockname")[1]
         self._peers[port] = peer  # before any byte of it
-        left_s = None if peer.expires_at_s is None else peer.expires_at_s - wall_s()
         try:
-            async with asyncio.timeout(left_s):
-                await _until_first_ends(_pump(reader, inner_writer), _pump(inner_reader, writer))
+            await _until_first_ends(
+                _pump(reader, inner_writer), _pump(inner_reader, writer), self._time_of(peer)
+            )
         finally:
             del self._peers[port]  # while the port is still ours
             inner_writer.close()
@@ -233,6 +241,15 @@ class Front:
                 await asyncio.gather(writer.wait_closed(), inner_writer.wait_closed(), return_exceptions=True)
         finally:
             inner_writer.transport.abort()
+
+    async def _time_of(self, peer: Peer) -> None:
+        """Wait until the newest certificate of the peer's node ends; for ever without one."""
+        if peer.expires_at_s is None:
+            await asyncio.Event().wait()
+            return
+        ends_at_s = peer.expires_at_s
+        while (left_s := max(ends_at_s, self._renewed.get(peer.node, 0.0)) - wall_s()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(left_s)
 
 
 async def _until_first_ends(*pumps: Coroutine[None, None, None]) -> None:

@@ -23,6 +23,7 @@ class Office:
     def __init__(self, folder: Path) -> None:
         self.now_s = 1_800_000_000.0
         self.folder = folder
+        self.extended: list[tuple[str, float]] = []
         self.database = Database(folder / "journal.sqlite")
         self.tokens = Tokens(self.database, lambda: self.now_s)
         self.desk = Desk(
@@ -30,6 +31,7 @@ class Office:
             authority=Authority.at(folder, self.now_s),
             tokens=self.tokens,
             certificate_life_s=60.0,
+            extend=lambda node, until_s: self.extended.append((node, until_s)),
         )
 
     def reopened(self) -> Tokens:
@@ -118,6 +120,18 @@ def test_the_admin_token_is_kept_while_it_is_good(office: Office) -> None:
         await office.desk.keep_admin_token(path)
         second = user_token(path.read_text())
         assert office.tokens.admitted_user(second.id, second.secret).name == "admin"
+
+    asyncio.run(scenario())
+
+
+def test_only_a_renewal_lets_connections_last_longer(office: Office) -> None:
+    async def scenario() -> None:
+        _, text = await office.desk.ticket("n1", created_by="admin")
+        ticket = join_ticket(text)
+        await office.desk.joined(ticket.id, ticket.secret, "n1", request_for(new_key()))
+        assert office.extended == []
+        issued = office.desk.renewed("n1", request_for(new_key()))
+        assert office.extended == [("n1", issued.expires_at_s)]
 
     asyncio.run(scenario())
 
