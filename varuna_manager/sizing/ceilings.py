@@ -26,11 +26,11 @@ def learn(course: Course, found: tuple[Supply, ...], wanted: Demand, num_others:
     job = wanted.job
     if job is None or not found or any(s.num_coming or _num_booting(course, s) for s in found):
         return False
-    spares = [n.node for n in core_pool.usable(course.state, job) if course.is_idle_ready(n.node)]
+    usable = core_pool.usable(course.state, job)
+    spares = [n.node for n in usable if course.is_idle_ready(n.node)]
     idle_s = max((course.now_s - course.memory.idle.get(n, course.now_s) for n in spares), default=0.0)
-    has_all = sum(s.count for s in found) + num_others >= min(
-        wanted.nodes, num_others + sum(s.cap for s in found)
-    )
+    # A node under notice is a machine, but not one that was offered: with all, the job might use more.
+    has_all = len(usable) >= min(wanted.nodes, num_others + sum(s.cap for s in found))
     if not spares or idle_s < (course.sizing.idle_release_s if has_all else PROBE_S):
         return False
     useful = _useful(course, job)

@@ -105,6 +105,22 @@ def test_spares_that_the_planner_has_no_use_for_are_released_and_not_bought_agai
     assert any(write == "grow 6" for write in spot.writes[len(before) :])
 
 
+def test_what_a_job_leaves_unused_while_one_node_is_under_notice_says_nothing_of_its_use_for_all() -> None:
+    """Three nodes may be no better than two, and four all the same worth having."""
+    spot = Market("spot")
+    sized = Sized(spot)
+    running(sized, "j", max=4)
+    victim = spot.living[0]
+    sized.max_nodes_planned = 2
+    sized.notice(victim, 900.0)
+    sized.run_s(600)
+    assert len(sized.job("j").run.members) == 2
+    sized.max_nodes_planned = 99
+    spot.machines[victim].phase = InstancePhase.GONE
+    sized.run_s(300)
+    assert len(spot.living) == 4
+
+
 def test_a_job_that_no_pool_can_hold_lets_the_nodes_go() -> None:
     spot = Market("spot")
     sized = Sized(spot)
