@@ -315,6 +315,18 @@ class TestGrowing:
         pool.provider.give_up(reading)
         assert pool.num_writes == before
 
+    def test_nothing_is_written_while_somebody_else_changes_the_set(self, pool: ScaleSetPool) -> None:
+        nodes = grown(pool, 2)
+        pool.rules.write_s = LONG_S
+        with pool.azure.locked() as world:
+            world.set_capacity(pool.set, 2, None)
+        reading, before = read(pool.provider), pool.num_writes
+        assert reading.is_writing
+        assert refused(lambda: pool.provider.grow(3, reading)).trouble is Trouble.RETRY
+        assert refused(lambda: pool.provider.release(nodes, reading)).trouble is Trouble.RETRY
+        pool.provider.give_up(reading)
+        assert pool.num_writes == before
+
     def test_an_allocation_that_fails_later_is_a_shortage_and_leaves_machines_to_release(
         self, pool: ScaleSetPool
     ) -> None:
@@ -330,6 +342,7 @@ class TestGrowing:
         pool.provider.release([i.node for i in failed], reading)
         reading = settled(pool.provider, 3)
         assert (reading.shortage, reading.shortage_trouble) == ("", None)
+        assert pool.notes.get("azure-write") is None
         assert set(nodes) < set(running(reading))
 
     def test_what_did_not_come_is_given_up_without_ending_anybody(self, pool: ScaleSetPool) -> None:

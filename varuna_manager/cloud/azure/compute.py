@@ -42,6 +42,7 @@ OPERATIONS: Final = frozenset(
 
 _CONNECT_S: Final = 5.0
 _READ_S: Final = 30.0
+_WITH_RETRIES_S: Final = 60.0  # no new attempt of a call after this
 _PAUSE_S: Final = 0.3  # between two attempts of a call, doubled each time
 _LONGEST_PAUSE_S: Final = 3.0
 
@@ -75,7 +76,10 @@ class Compute:
             connection_timeout=_CONNECT_S,
             read_timeout=_READ_S,
             retry_policy=_ShortPatience(
-                retry_total=3, retry_backoff_factor=_PAUSE_S, retry_backoff_max=_LONGEST_PAUSE_S
+                retry_total=3,
+                retry_backoff_factor=_PAUSE_S,
+                retry_backoff_max=_LONGEST_PAUSE_S,
+                timeout=_WITH_RETRIES_S,
             ),
             **where,
         )

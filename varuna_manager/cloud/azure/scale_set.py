@@ -117,9 +117,7 @@ class AzureProvider:
             if doubt:
                 self._remark = f"the capacity of {group.capacity} was not lowered: {doubt}"
                 return
-            is_lagging = self._lacking_since_s is not None and not self._has_idle_capacity
-            if not self._lower_to_existing(group) and not is_lagging:
-                forget(self._notes)  # nothing is lacking any more
+            self._lower_to_existing(group)
 
     def let_go(self, node: str, seen: PoolReading) -> None:
         """Do nothing: no machine of a scale set waits for the manager's word."""
