@@ -1,7 +1,7 @@
 """A spot market in virtual time, and sizing, core and agents around it: what a keeper does, without I/O."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.support.core_sim import Sim
 from varuna_manager.cloud.provider import (
@@ -11,8 +11,9 @@ from varuna_manager.cloud.provider import (
     ProviderError,
     Trouble,
 )
+from varuna_manager.core.actions import MakePlan
 from varuna_manager.core.config import CoreConfig
-from varuna_manager.core.events import NodeDisconnected, Ticked, Told
+from varuna_manager.core.events import Durable, NodeDisconnected, PlanMade, Ticked, Told
 from varuna_manager.core.words import What
 from varuna_manager.pool_settings import Sizing
 from varuna_manager.sizing.decide import decide, outcome
@@ -175,6 +176,7 @@ class Sized(Sim):
         self.memory = Memory()
         self.written: list[Write] = []
         self.mute: set[str] = set()
+        self.last_living: dict[str, set[str]] = {}  # at the newest reading of each pool
 
     def _rules(self, name: str, changes: dict[str, object]) -> Rules:
         fields: dict[str, object] = {
@@ -209,6 +211,7 @@ class Sized(Sim):
             return
         answers = {name: self._read(name) for name in names}
         self.memory, decisions = decide(self.memory, self.state, answers, self.settings, self.now_s)
+        self.check_ends([d.event for d in decisions if isinstance(d, Post)])
         for decision in decisions:
             if isinstance(decision, Post):
                 self.feed(decision.event)
@@ -218,7 +221,9 @@ class Sized(Sim):
 
     def _read(self, name: str) -> Answer:
         try:
-            return self.markets[name].read(self.now_s)
+            reading = self.markets[name].read(self.now_s)
+            self.last_living[name] = set(self.markets[name].living)
+            return reading
         except ProviderError as err:
             return Failed(trouble=err.trouble, message=str(err), retry_after_s=err.retry_after_s)
 
@@ -255,11 +260,14 @@ class Sized(Sim):
         """What must hold at each growth; a subclass may check more."""
         assert desired <= self.settings.of(market.name).max, "beyond max"
 
+    def check_ends(self, events: list[Durable]) -> None:
+        """What must hold of the machines whose end a pass decides; a subclass checks it."""
+
     def _join_and_die(self) -> None:
         for market in self.markets.values():
             for machine in list(market.machines.values()):
                 agent = self.agents.get(machine.node)
-                may_join = not market.is_mute and machine.node not in self.mute
+                may_join = not (market.is_mute or machine.is_stray or machine.node in self.mute)
                 if machine.phase is InstancePhase.RUNNING and agent is None and may_join:
                     self.join(machine.node, kind=market.kind)
                 elif (
@@ -277,6 +285,12 @@ class Sized(Sim):
                     at_s=self.now_s, node=node, incarnation=agent.incarnation, reason="its connection broke"
                 )
             )
+
+    def _plan(self, action: MakePlan) -> PlanMade:
+        """No plan has more nodes than the job may have."""
+        request = action.request
+        nodes = request.nodes[: request.spec.nodes.max]
+        return super()._plan(replace(action, request=replace(request, nodes=nodes)))
 
     def restart_all(self) -> None:
         """The manager starts again: what sizing remembered is gone, the agents come back."""
