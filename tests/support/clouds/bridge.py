@@ -8,6 +8,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,7 +54,7 @@ class Machine:
         with (self.home / "agent.log").open("ab") as log:
             self.agent = subprocess.Popen(
                 [*AGENT, *words],
-                env={**environment, "VARUNA_HOME": str(self.home), "TMPDIR": str(self.home)},
+                env={**environment, "VARUNA_HOME": str(self.home)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -89,6 +90,11 @@ class Machine:
         return not found
 
 
+def _short_folder() -> "tempfile.TemporaryDirectory[str]":
+    """Where sockets go whose path would be too long in a machine's home."""
+    return tempfile.TemporaryDirectory(prefix="vm-", dir="/tmp", ignore_cleanup_errors=True)
+
+
 @dataclass
 class Bridge:
     """Runs in a thread of its own; a context manager whose end takes every machine away.
@@ -105,6 +111,8 @@ class Bridge:
     num_duds: int = 0
     machines: dict[str, Machine] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)  # every node there ever was, in order
+    most: int = 0  # machines there were at one time
+    _scratch: "tempfile.TemporaryDirectory[str]" = field(default_factory=_short_folder)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _stop: threading.Event = field(default_factory=threading.Event)
     _broken: list[BaseException] = field(default_factory=list)
@@ -120,6 +128,7 @@ class Bridge:
         with self._lock:
             for node in list(self.machines):
                 self._take_away(node)
+        self._scratch.cleanup()
         if self._broken:
             raise self._broken[0]
 
@@ -153,10 +162,12 @@ class Bridge:
             for node in running:
                 if node not in self.machines:
                     self._bring(node)
+            self.most = max(self.most, len(self.machines))
             for machine in self.machines.values():
                 self.cloud.refresh(machine.node, machine.metadata)
                 if machine.agent is None and time.monotonic() >= machine.boots_at_s:
-                    machine.start(self.words, self.environment(machine.metadata))
+                    environment = {**self.environment(machine.metadata), "TMPDIR": self._scratch.name}
+                    machine.start(self.words, environment)
 
     def _bring(self, node: str) -> None:
         home = self.folder / node

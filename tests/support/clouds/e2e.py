@@ -18,6 +18,7 @@ from tests.support.clouds.fake_azure import SUBSCRIPTION, FakeAzure
 from tests.support.clouds.market import Market
 from tests.support.clouds.metadata_server import MetadataServer
 from tests.support.clouds.moto import IDENTITY, REGION, Group, Moto
+from tests.support.clouds.relay import Relay
 from tests.support.clouds.sites import AwsSite, AzureSite, Site
 from tests.support.manager_process import ManagerProcess
 from tests.support.pool import Pool, carriers, wait_until
@@ -27,7 +28,7 @@ MOST = 4
 PATIENCE_S = 90.0
 SIZING = {
     "poll_s": 0.5,
-    "idle_release_s": 2.0,
+    "idle_release_s": 4.0,
     "boot_timeout_s": 25.0,
     "stray_grace_s": 1.0,
     "backoff_s": 1.0,
@@ -51,8 +52,10 @@ class Installation:
     bridge: Bridge
     manager: ManagerProcess
     cli: Pool
+    relay: Relay  # between agents and manager
     calls: Callable[[], Mapping[str, int]]  # to the cloud's interface, by operation
     _client: Client | None = None
+    _paces: list[Path] = field(default_factory=list)
 
     def client(self) -> Client:
         """Return a client of the manager; one after each start of it."""
@@ -69,9 +72,22 @@ class Installation:
         """Start it again and wait until it serves."""
         self.manager.start()
 
-    def submit(self, folder: Path) -> str:
-        """Submit `folder`/job.yaml as a user does and return the job's id."""
+    def submit(self, folder: Path, pause_s: float = 0.1) -> str:
+        """Submit `folder`/job.yaml as a user does and return the job's id.
+
+        Its micro-batches pause so long until `speed_up`, so that there is time to disturb it.
+        """
+        pace = folder / "pace"
+        pace.write_text(str(pause_s))
+        self._paces.append(pace)
+        with (folder / "job.yaml").open("a") as file:
+            file.write(f"env: {{PACE_FILE: {pace}}}\n")
         return self.cli.submit(folder)
+
+    def speed_up(self) -> None:
+        """Let every job run as fast as it can."""
+        for pace in self._paces:
+            pace.write_text("0")
 
     def status(self, job: str) -> JobStatus:
         """Return the job's status."""
@@ -89,7 +105,8 @@ class Installation:
         raise AssertionError(f"timed out\n{self.story(job)}")
 
     def wait_over(self, job: str, patience_s: float = 2 * PATIENCE_S) -> JobStatus:
-        """Wait for the job's end and return its last status."""
+        """Let the job run to its end and return its last status."""
+        self.speed_up()
         status = self.wait(job, lambda s: s.is_over, patience_s)
         assert status.has_succeeded, self.story(job)
         return status
@@ -250,13 +267,14 @@ def _installation(
     home.mkdir(parents=True)
     environment = {**environment, "VARUNA_HOME": str(home), "VARUNA_STORE": settings["store"]}
     sizing = {**SIZING, **settings.pop("sizing", {})}
-    config = {"security": "tls", "beat_s": 0.3, "lease_s": 3.0, "sizing": sizing, **settings}
+    relay = Relay(lambda: manager.address)
+    config = {"security": "tls", "advertise": relay.address, "sizing": sizing, **settings}
     manager = ManagerProcess(home, environment=environment, **config)
     bridge = Bridge(site, machines, words=[*words, "--memory", "2G"], environment=agent_environment)
     cli = Pool(home=home, env=environment)
-    made = Installation(site=site, bridge=bridge, manager=manager, cli=cli, calls=calls)
+    made = Installation(site=site, bridge=bridge, manager=manager, cli=cli, relay=relay, calls=calls)
     try:
-        with bridge:
+        with relay, bridge:
             manager.start()
             yield made
     finally:
@@ -277,8 +295,7 @@ class Truth:
 def undisturbed(folder: Path) -> Truth:
     """Train the job in `folder` alone, without manager, agents or pauses."""
     result = folder / "result.json"
-    job = {"VARUNA_JOB": str(folder / "job.yaml"), "RESULT_FILE": str(result)}
-    environment = clean_environment(**job, PAUSE_S="0", STEP_PAUSE_S="0")
+    environment = clean_environment(VARUNA_JOB=str(folder / "job.yaml"), RESULT_FILE=str(result))
     script = next(
         line.split(":")[1].strip()
         for line in (folder / "job.yaml").read_text().splitlines()

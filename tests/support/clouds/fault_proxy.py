@@ -154,6 +154,11 @@ class FaultProxy:
         with self._lock:
             self._rules.clear()
 
+    def forget_counts(self) -> None:
+        """Count from zero."""
+        with self._lock:
+            self._calls.clear()
+
     def calls(self) -> Counter[str]:
         """Return how often each operation was called, broken or not."""
         with self._lock:

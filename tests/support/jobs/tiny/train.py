@@ -56,9 +56,16 @@ def loss(output, batch):
     _, targets, index = batch
     log_samples(index)
     exec(os.environ.get("IN_LOSS", ""))
-    time.sleep(float(os.environ.get("STEP_PAUSE_S", "0")))
+    time.sleep(pause_s())
     summed = nn.functional.cross_entropy(output.flatten(0, 1), targets.flatten(), reduction="sum")
     return summed, torch.tensor(float(targets.numel()))
+
+
+def pause_s():
+    """A pause of each micro-batch, fixed or as a file says just now."""
+    if "PACE_FILE" in os.environ:
+        return float(pathlib.Path(os.environ["PACE_FILE"]).read_text())
+    return float(os.environ.get("STEP_PAUSE_S", "0"))
 
 
 def log_samples(index):
