@@ -1,21 +1,24 @@
-"""A job trains through parts of two recorded spot pools, much faster, to the bits of a quiet run."""
+"""A job trains through parts of two recorded spot pools, much faster, with the losses of a quiet run."""
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.support.histories import Truth, undisturbed
 from tests.support.pool import Pool, copy_job, pool
+from varuna_manager.cloud.local_machines import LocalMachines
+from varuna_manager.cloud.provider import InstancePhase
+from varuna_manager.home import Home
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "traces"
-JOB = {"env": '{STEP_PAUSE_S: "0.02"}', "nodes": "{min: 1, max: 3}"}
+STEPS = 80
+JOB = {"env": '{STEP_PAUSE_S: "0.03"}', "nodes": "{min: 1, max: 3}", "steps": str(STEPS)}
 
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
-    """The bits an undisturbed process arrives at."""
+    """The losses of an undisturbed process; a shorter run has the first of them."""
     return undisturbed(tmp_path_factory.mktemp("truth"))
 
 
@@ -37,11 +40,11 @@ def replaying(lent: Pool, folder: Path, **recorded: object) -> Pool:
 @pytest.mark.parametrize(
     ("name", "start_s", "speed_up", "notice_s"),
     [
-        ("aws-p3-us-east.csv", 600.0, 120.0, 0.0),
-        ("gcp-v100-us-east1c.txt", 3000.0, 150.0, 2.0),
+        ("aws-p3-us-east.csv", 1400.0, 120.0, 0.0),
+        ("gcp-v100-us-east1c.txt", 3000.0, 200.0, 2.0),
     ],
 )
-def test_a_job_trains_through_a_recorded_pool_to_the_bits_of_a_quiet_run(
+def test_a_job_trains_through_a_recorded_pool_with_the_losses_of_a_quiet_run(
     tmp_path: Path, truth: Truth, name: str, start_s: float, speed_up: float, notice_s: float
 ) -> None:
     recorded = {
@@ -55,10 +58,12 @@ def test_a_job_trains_through_a_recorded_pool_to_the_bits_of_a_quiet_run(
         job = lent.submit(copy_job("tiny", tmp_path / "job", **JOB))
         status = lent.wait_end(job, 300)
         assert status["state"] == "succeeded", lent.trail(job)
-        assert status["weights_sha256"] == truth.weights_sha256, lent.trail(job)
         committed = {(int(str(row["step"])), row["loss_hex"]) for row in lent.json("steps", job)}
-        assert sorted(committed) == list(enumerate(truth.losses)), "a step done again has the same loss"
-        told = Counter(str(event["what"]) for event in lent.json("events"))
-        assert told["node-left"] + told["node-lost"] >= 2, told
-        assert (told["node-notice"] > 0) == (notice_s > 0), told
-        assert told["morph"] >= 1, "the job was held up by none of them"
+        assert sorted(committed) == list(enumerate(truth.losses[:STEPS])), (
+            "a step done again has the same loss"
+        )
+        nodes = LocalMachines(Home(lent.home), "spot").list_nodes()
+        taken = [node.node for node in nodes if node.phase is InstancePhase.GONE]
+        assert len(taken) >= 2, "the job was over before the recording took anything"
+        warned = [node for node in taken if (lent.home / "nodes" / node / "notice.json").exists()]
+        assert bool(warned) == (notice_s > 0), taken

@@ -161,12 +161,17 @@ class TraceProvider:
     def _lend(self) -> None:
         living = self._living()
         taken = {_machine(node) for node in living}
-        free = [machine for machine in self._offered() if machine not in taken]
+        free = [m for m in self._offered() if m not in taken and not self._is_under_notice(m)]
         for machine in free[: max(0, self._desired() - len(living))]:
             (node,) = self._machines.add(self._launch, label=machine)
             leaves_s = self._recording.leaves_at(machine, self._place(self._now_s))
             self._ends[node] = None if leaves_s is None else self._moment(leaves_s)
             self._notes.put(f"end of {node}", _STAYS if leaves_s is None else repr(self._ends[node]))
+
+    def _is_under_notice(self, machine: str) -> bool:
+        """Return whether a machine leaves so soon that nobody would be given it any more."""
+        leaves_s = self._recording.leaves_at(machine, self._place(self._now_s))
+        return leaves_s is not None and self._moment(leaves_s) - self._settings.notice_s <= self._now_s
 
     def _end(self, node: str) -> None:
         self._machines.kill(node)

@@ -148,6 +148,16 @@ def test_a_notice_comes_in_time_and_names_the_end(replay: Replay) -> None:
     assert living(provider.read(NOW_S + 60)) == ["c-2"]
 
 
+def test_a_machine_under_notice_is_not_lent_again_when_its_agent_has_left_early(replay: Replay) -> None:
+    provider = replay.provider(notice_s=20)
+    grown(provider, 1)
+    provider.read(NOW_S + 41)
+    replay.machines.kill("a-1")
+    _ended(provider, NOW_S + 42)
+    assert living(provider.read(NOW_S + 42)) == []
+    assert living(provider.read(NOW_S + 60)) == ["c-2"]
+
+
 def test_a_released_node_stays_ended_though_it_is_still_offered(replay: Replay) -> None:
     provider = replay.provider()
     reading = grown(provider, 2)
