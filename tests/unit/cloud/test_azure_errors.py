@@ -1,9 +1,12 @@
 """What Azure's answers mean: by code first, then by status."""
 
+import json
+
 import pytest
 from azure.core.exceptions import (
     AzureError,
     ClientAuthenticationError,
+    HttpResponseError,
     ServiceRequestError,
     ServiceResponseTimeoutError,
 )
@@ -65,3 +68,33 @@ def test_errors_of_the_sdk_come_out_as_ours_with_what_was_tried() -> None:
         raise ServiceRequestError("two\n lines")
     assert str(caught.value) == "cannot read the set: no proper answer: two lines"
     assert isinstance(caught.value.__cause__, ServiceRequestError)
+
+
+class Answer:
+    """As much of a response as an error of the SDK reads."""
+
+    reason = ""
+
+    def __init__(self, status: int, error: dict[str, object], **headers: str) -> None:
+        self.status_code = status
+        self.headers = {k.replace("_", "-"): v for k, v in headers.items()}
+        self._text = json.dumps({"error": error})
+
+    def text(self) -> str:
+        return self._text
+
+
+def test_the_code_that_counts_may_lie_in_the_details() -> None:
+    inner = {"code": "AllocationFailed", "message": "no room"}
+    error = {"code": "VMScaleSetUpdateFailed", "message": "see details", "details": [inner]}
+    found = provider_error("cannot grow", HttpResponseError(response=Answer(200, error)))
+    assert found.trouble is Trouble.CAPACITY
+    assert str(found) == "cannot grow: VMScaleSetUpdateFailed/AllocationFailed: see details (HTTP 200)"
+
+
+@pytest.mark.parametrize(
+    ("text", "wait_s"), [("17", 17.0), ("-1", 0.0), ("Thu, 01 Jan 2026", None), ("", None)]
+)
+def test_how_long_to_wait_is_told_where_azure_says_it_in_seconds(text: str, wait_s: float | None) -> None:
+    answer = Answer(429, {"code": "TooManyRequests", "message": ""}, Retry_After=text)
+    assert provider_error("cannot read", HttpResponseError(response=answer)).retry_after_s == wait_s

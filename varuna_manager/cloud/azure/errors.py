@@ -72,7 +72,7 @@ def provider_error(deed: str, err: AzureError) -> ProviderError:
         codes = _codes(err.error)
         text = _message(err)
         trouble = trouble_of(err.status_code, codes, text)
-        said = f"{codes[0]}: {text}" if codes else text
+        said = f"{'/'.join(codes)}: {text}" if codes else text
         return ProviderError(f"{deed}: {said}", trouble=trouble, retry_after_s=_retry_after_s(err))
     if isinstance(err, ClientAuthenticationError):
         return ProviderError(f"{deed}: no credentials: {_line(str(err))}", trouble=Trouble.AUTH)
