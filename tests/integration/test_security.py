@@ -12,6 +12,7 @@ from tests.support.secured import (
     Refusal,
     connected,
     joined,
+    listening,
     pushed_logs,
     refused_events,
     said_hello,
@@ -230,10 +231,5 @@ def test_mistakes_in_names_and_ids_are_told(admin: Client) -> None:
 
 def inner_ports(manager: ManagerProcess) -> list[int]:
     """Ports on which the manager listens besides its own."""
-    inodes = {str(link.readlink()) for link in Path(f"/proc/{manager.pid}/fd").iterdir() if link.is_symlink()}
-    found = []
-    for line in (Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()).splitlines():
-        fields = line.split()
-        if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
-            found.append(int(fields[1].rpartition(":")[2], 16))
-    return [port for port in found if port != int(manager.address.rpartition(":")[2])]
+    own = int(manager.address.rpartition(":")[2])
+    return [port for _, port in listening(manager.pid) if port != own]

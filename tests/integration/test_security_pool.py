@@ -10,6 +10,7 @@ import pytest
 from tests.support.histories import undisturbed
 from tests.support.manager_process import ManagerProcess, eventually
 from tests.support.pool import Pool, copy_job, kill, pool, wait_until
+from tests.support.secured import listening
 from varuna_manager.client import Client
 from varuna_runtime.agent.joining import own_address
 from varuna_runtime.spec.errors import InvalidInput
@@ -59,6 +60,9 @@ def test_a_job_over_tls_ends_with_the_bits_of_a_lone_run_and_no_secret_is_told(
         alice = Pool(home=tls.home, env={**tls.env, "VARUNA_TOKEN": token})
         job = alice.submit(copy_job("tiny", tmp_path / "job", env=SLOW))
         tls.wait(job, lambda s: int(str(s["step"])) > 3)
+        everywhere = [address for pid in tls.processes() for address, _ in listening(pid)]
+        assert len(everywhere) > 2, "manager, its inner server, and the ranks"
+        assert set(everywhere) == {"127.0.0.1"}, "something listens where --host does not say"
         renewed(tls, first)
         kill(tls.manager_pid())
         tls.up(2, "--config", str(config))

@@ -1,10 +1,12 @@
 """Peers of a manager that speaks TLS, honest ones and others."""
 
+import ipaddress
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -89,6 +91,30 @@ def connected(manager: ManagerProcess) -> Iterator[socket.socket]:
 def refused_events(client: Client, containing: str) -> list[str]:
     """Return the addresses of the peers refused for that reason, by the event list."""
     return [e.who for e in client.events() if e.what == "refused" and containing in e.why]
+
+
+def listening(pid: int) -> list[tuple[str, int]]:
+    """Return (address, port) of every TCP socket on which a process listens."""
+    try:
+        links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+        tables = [Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    except OSError:  # it has just ended
+        return []
+    found = []
+    for line in "\n".join(tables).splitlines():
+        fields = line.split()
+        if len(fields) > 9 and fields[3] == "0A" and f"socket:[{fields[9]}]" in links:
+            address, _, port = fields[1].partition(":")
+            found.append((_address(address), int(port, 16)))
+    return found
+
+
+def _address(text: str) -> str:
+    """Read an address as the kernel prints it: words of four bytes, each in the machine's order."""
+    words = [bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, len(text), 8)]
+    found = ipaddress.ip_address(b"".join(words))
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(mapped or found)
 
 
 def wait_past(at_s: float) -> None:
