@@ -24,6 +24,7 @@ from varuna_manager.core.events import ManagerStarted, StepSeen
 from varuna_manager.core.state import State
 from varuna_manager.core.step import step
 from varuna_manager.dispatch import Dispatcher, keep_profile
+from varuna_manager.endings import report_endings
 from varuna_manager.keeper import Keeper
 from varuna_manager.links import Links
 from varuna_manager.listening import Bound, Door
@@ -108,6 +109,7 @@ class _Parts:
     keeper: Keeper
     links: Links
     secrets: SecretBox
+    store_url: str
     agents: AgentLinkService
     clients: ClientService
     started: ManagerStarted
@@ -170,6 +172,7 @@ def _assembled(config: ManagerConfig, bound: Bound, held: ExitStack, tasks: asyn
         ),
         links=means.links,
         secrets=means.secrets,
+        store_url=means.store_url,
         agents=AgentLinkService(consumer, means.links, logbook, means.clock, link_settings, door.desk),
         clients=ClientService(means, consumer, logbook, books, desk=door.desk, book=door.book),
         started=started,
@@ -197,6 +200,8 @@ async def _take_over(parts: _Parts) -> None:
     for seen in _remembered(parts.database, parts.consumer.state):
         parts.consumer.offer(seen)
     await parts.consumer.post(parts.started)
+    # Before the cloud is asked: of a job that is over it does not matter which machines are gone.
+    await report_endings(parts.consumer, parts.store_url, parts.clock)
     await parts.keeper.look()
 
 

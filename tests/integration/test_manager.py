@@ -19,9 +19,12 @@ from tests.support.manager_process import (
     until_over,
 )
 from varuna_manager.client import Client, NoManager, NotFound
+from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import Conflict, InvalidInput
 from varuna_runtime.spec.job import LayoutChoice
 from varuna_runtime.spec.layout import Infeasible, Plan
+from varuna_runtime.spec.manifest import Ending, ending_key
+from varuna_runtime.store import open_store
 from varuna_runtime.wire.v1 import agent_pb2, agent_pb2_grpc
 
 SLEEPER = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)")
@@ -240,6 +243,27 @@ def test_m3_a_job_that_finished_while_the_manager_was_away_is_not_run_again(
         with manager.client() as again:
             assert until_over(again, job).state == "SUCCEEDED"
         assert len(agent.all_heard("start")) == 2
+
+
+@pytest.mark.parametrize("is_of_this_generation", [True, False])
+def test_m3_a_job_that_finished_without_manager_is_over_though_its_nodes_are_gone_too(
+    manager: ManagerProcess, client: Client, is_of_this_generation: bool
+) -> None:
+    with FakeAgent(manager.address) as agent:
+        agent.may_finish.clear()
+        job = client.submit(submission(manager.upload()))
+        eventually(lambda: client.job(job).step == 5)
+        generation = client.job(job).generation
+        manager.kill()
+    ending = Ending(generation=generation - (not is_of_this_generation), step=5, weights_sha256="ab")
+    open_store(manager.home.store_url).put(ending_key(job), canonical.dumps(ending))
+    manager.start()
+    with manager.client() as again:
+        if is_of_this_generation:
+            status = until_over(again, job)
+            assert (status.state, status.weights_sha256) == ("SUCCEEDED", "ab")
+        else:
+            eventually(lambda: again.job(job).state == "PARKED")
 
 
 def test_m4_fifty_queued_jobs_survive_three_kills(manager: ManagerProcess, client: Client) -> None:

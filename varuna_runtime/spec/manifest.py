@@ -65,6 +65,23 @@ class Manifest:
     trainer: TrainerState
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """The last step of a job is done; rank 0 puts it before it says so, for a manager that is away.
+
+    All nodes may be gone when that manager is back: without this it would train the end again.
+    """
+
+    generation: int
+    step: int
+    weights_sha256: str
+
+
+def ending_key(job: str) -> str:
+    """Key of a job's Ending."""
+    return f"jobs/{job}/ending.json"
+
+
 def checkpoint_prefix(job: str, step: int) -> str:
     """Key prefix of a step's objects; zero-padded, so that listing is in step order."""
     return f"jobs/{job}/checkpoints/{step:012d}"

@@ -6,7 +6,8 @@ from varuna_runtime.checkpoint import TcpStoreExchange
 from varuna_runtime.checkpoint.exchange import KeyValueStore
 from varuna_runtime.checkpoint.writer import CheckpointWriter
 from varuna_runtime.partition import PartitionedModel
-from varuna_runtime.spec.manifest import LossRecord, manifest_key
+from varuna_runtime.spec import canonical
+from varuna_runtime.spec.manifest import Ending, LossRecord, ending_key, manifest_key
 from varuna_runtime.store import open_store
 from varuna_runtime.wire.v1 import common_pb2, worker_pb2
 from varuna_runtime.worker import clock
@@ -84,10 +85,16 @@ class TrainRank:
                 self._saver.begin()
         self._saver.settle()
         digest = self._engine.weights_sha256()
+        if self._order.rank == 0:
+            self._keep_ending(digest)
         finished = common_pb2.Finished(
             step=self._engine.step, weights_sha256=digest if self._order.rank == 0 else ""
         )
         return LastWord(message=worker_pb2.WorkerProgress(finished=finished))
+
+    def _keep_ending(self, digest: str) -> None:
+        ending = Ending(generation=self._order.generation, step=self._engine.step, weights_sha256=digest)
+        self._store.put(ending_key(self._order.job), canonical.dumps(ending))
 
     def close(self) -> None:
         """Say goodbye to the peers; rank 0 stays until the last has."""
