@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -338,6 +339,13 @@ def test_members_of_another_group_and_machines_of_another_cluster_are_none_of_ou
     assert proxy.calls()["DescribeAutoScalingInstances"] == 0  # their group's tag says enough
 
 
+def test_a_name_is_no_pattern(group: Group, calls: AwsCalls, proxy: FaultProxy) -> None:
+    group.create(1)
+    group.run_stray()
+    pool = AwsProvider(settings(group, cluster=f"{group.cluster[:-1]}*"), MemoryNotes(), calls)
+    assert [i.node for i in pool.read(NOW_S).instances] == group.members()
+
+
 def test_one_that_joins_between_two_calls_is_no_stray(
     pool: AwsProvider, group: Group, proxy: FaultProxy
 ) -> None:
@@ -508,13 +516,22 @@ def test_a_machine_in_standby_ends_without_lowering_the_target(pool: AwsProvider
     assert (group.desired, aside in group.running(), other in group.running()) == (1, False, True)
 
 
-def test_a_release_below_the_least_of_the_group_ends_nobody(pool: AwsProvider, group: Group) -> None:
+def test_what_ends_at_the_least_of_the_group_is_replaced(pool: AwsProvider, group: Group) -> None:
     group.create(3, least=2)
+    *useless, kept = group.members()
+    pool.release(useless, pool.read(NOW_S))
+    after = group.members()
+    assert (group.desired, len(after), kept in after) == (2, 2, True)
+    assert not {*useless} & {*after}
+
+
+def test_a_release_of_very_many_is_done_in_parts(pool: AwsProvider, group: Group, proxy: FaultProxy) -> None:
+    group.create(103, most=200)
     nodes = group.members()
-    refused = refusal(lambda: pool.release(nodes[:2], pool.read(NOW_S)))
-    assert refused.trouble is Trouble.CONFIG
-    assert "MinSize" in str(refused)
-    assert group.running() == nodes
+    refused = refusal(lambda: pool.release(nodes[:102], pool.read(NOW_S)))
+    assert (refused.trouble, proxy.calls()[END], group.desired) == (Trouble.RETRY, 100, 3)
+    pool.release(nodes[:102], pool.read(NOW_S))
+    assert group.running() == nodes[102:]
 
 
 def test_an_unknown_node_is_refused_by_name(pool: AwsProvider, group: Group) -> None:
@@ -827,6 +844,20 @@ def test_m31_a_write_that_cannot_read_first_is_not_made(
     }
     assert refusal(calls[write]).trouble is Trouble.RETRY
     assert not any(proxy.calls()[name] for name in WRITES)
+
+
+def test_credentials_that_come_later_are_found(
+    group: Group, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    group.create(1)
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    pool = AwsProvider(settings(group), MemoryNotes(), AwsCalls(REGION))
+    assert refusal(lambda: pool.read(NOW_S)).trouble is Trouble.AUTH
+    file.write_text("[default]\naws_access_key_id = testing\naws_secret_access_key = testing\n")
+    assert [i.node for i in pool.read(NOW_S).instances] == group.members()
 
 
 def test_how_long_to_wait_is_told(pool: AwsProvider, group: Group, proxy: FaultProxy) -> None:

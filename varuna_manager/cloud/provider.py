@@ -97,7 +97,8 @@ class Provider(Protocol):
     def release(self, nodes: Sequence[str], seen: PoolReading) -> None:
         """End exactly these machines and lower the target by as many: nothing is launched in their place.
 
-        Ones that are gone or leaving already are fine; one this pool never had is InvalidInput.
+        Only what the provider keeps anyway, `least`, is replaced. Ones that are gone or leaving already are
+        fine; one this pool never had is InvalidInput.
         """
         ...
 

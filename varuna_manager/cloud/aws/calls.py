@@ -80,6 +80,7 @@ class AwsCalls:
                 for page in pages
                 for reservation in page["Reservations"]
                 for machine in reservation.get("Instances", [])
+                if {"Key": tag, "Value": value} in machine.get("Tags", [])  # AWS takes * and ? as patterns
             ]
 
     def memberships(self, nodes: Sequence[str]) -> "dict[str, AutoScalingInstanceDetailsTypeDef]":
@@ -184,21 +185,30 @@ class AwsCalls:
 
         return Session(region_name=self._region)
 
+    @property
+    def _signing(self) -> "Session":
+        """Return the session if there are credentials: a client that began without never looks again."""
+        from botocore.exceptions import NoCredentialsError
+
+        if self._session.get_credentials() is None:
+            raise NoCredentialsError
+        return self._session
+
     @cached_property
     def _autoscaling(self) -> "AutoScalingClient":
-        return self._session.client("autoscaling", config=_config(attempts=3))
+        return self._signing.client("autoscaling", config=_config(attempts=3))
 
     @cached_property
     def _autoscaling_once(self) -> "AutoScalingClient":
-        return self._session.client("autoscaling", config=_config(attempts=1))
+        return self._signing.client("autoscaling", config=_config(attempts=1))
 
     @cached_property
     def _ec2(self) -> "EC2Client":
-        return self._session.client("ec2", config=_config(attempts=3))
+        return self._signing.client("ec2", config=_config(attempts=3))
 
     @cached_property
     def _sqs(self) -> "SQSClient":
-        return self._session.client("sqs", config=_config(attempts=3))
+        return self._signing.client("sqs", config=_config(attempts=3))
 
 
 def _config(*, attempts: int) -> "Config":

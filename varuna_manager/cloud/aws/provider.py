@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _LIVING = (InstancePhase.STARTING, InstancePhase.RUNNING)
 _OLD_FAILURE_S = 3600.0  # a launch that failed before that explains nothing
 _SKEW_S = 5.0  # between AWS's clock and ours
+_ENDS_AT_ONCE = 100  # a member takes about a third of a second, and a whole call may take a minute
 
 
 class AwsProvider:
@@ -87,24 +88,34 @@ class AwsProvider:
         self._set_target(desired)
 
     def release(self, nodes: Sequence[str], seen: PoolReading) -> None:
-        """End members, lowering the target with each, and strays; none ends where MinSize forbids it."""
+        """End members, lowering the target with each as far as MinSize allows, and strays.
+
+        What ends at MinSize is replaced: it is of no use, and the group keeps so many whatever we do. RETRY,
+        with a part of the work done, for more members than there is time for in one call.
+        """
         group = self._calls.group(self._settings.group)
         members = machines.members_by_id(group)
         known = {i.node: i for i in seen.instances}
         wanted = tuple(dict.fromkeys(nodes))
         if unknown := [n for n in wanted if n not in known and n not in members]:
             raise InvalidInput(f"no node {', '.join(unknown)} in group {self._settings.group}; read it again")
-        counted = [n for n in wanted if n in members and machines.is_counted(members[n])]
-        aside = [n for n in wanted if n in members and machines.is_aside(members[n])]
-        self._require_room(group, len(counted))
-        for number, node in enumerate(counted, start=1):
-            self._end_member(node, lowers=True)
-            self._settling.wrote(group["DesiredCapacity"] - number, self._read_at_s)
-        for node in aside:
-            self._end_member(node, lowers=False)
         for node in wanted:
             if node not in members and known[node].is_stray and known[node].phase is not InstancePhase.GONE:
                 self._calls.end_machine(node)
+        aside = [n for n in wanted if n in members and machines.is_aside(members[n])]
+        for node in aside:
+            self._end_member(node, lowers=False)
+        counted = [n for n in wanted if n in members and machines.is_counted(members[n])]
+        target = group["DesiredCapacity"]
+        for node in counted[:_ENDS_AT_ONCE]:
+            lowers = target > group["MinSize"]
+            self._end_member(node, lowers=lowers)
+            target -= lowers
+            self._settling.wrote(target, self._read_at_s)
+        if later := len(counted[_ENDS_AT_ONCE:]):
+            raise ProviderError(
+                f"{later} more nodes to end than one call has time for", trouble=Trouble.RETRY
+            )
 
     def give_up(self, seen: PoolReading) -> None:
         """Lower the target to what exists, if everything alive is protected; else the next readings warn."""
@@ -195,14 +206,6 @@ class AwsProvider:
                 trouble=Trouble.RETRY,
             )
         return group
-
-    def _require_room(self, group: "AutoScalingGroupTypeDef", num_ending: int) -> None:
-        if num_ending and group["DesiredCapacity"] - num_ending < group["MinSize"]:
-            raise ProviderError(
-                f"cannot end {num_ending} of {group['DesiredCapacity']} nodes: MinSize of group "
-                f"{self._settings.group} is {group['MinSize']}; lower it, or raise min of the pool",
-                trouble=Trouble.CONFIG,
-            )
 
     def _set_target(self, desired: int) -> None:
         try:
