@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from varuna_manager.core import pool as core_pool
 from varuna_manager.core.phases import WAITING, JobPhase
-from varuna_manager.core.state import Job
+from varuna_manager.core.state import Job, Warmth
 from varuna_manager.sizing.course import Course
 from varuna_manager.sizing.demand import PROBE_S, Demand
 from varuna_manager.sizing.memory import Ceiling
@@ -27,7 +27,9 @@ def learn(course: Course, found: tuple[Supply, ...], wanted: Demand, num_others:
     if job is None or not found or any(s.num_coming or _num_booting(course, s) for s in found):
         return False
     usable = core_pool.usable(course.state, job)
-    spares = [n.node for n in usable if course.is_idle_ready(n.node)]
+    # A launcher that is still being opened may take longer than growth waits for it, and is no refusal.
+    offered = [n for n in usable if core_pool.warmth(job, n) is not Warmth.WARMING]
+    spares = [n.node for n in offered if course.is_idle_ready(n.node)]
     idle_s = max((course.now_s - course.memory.idle.get(n, course.now_s) for n in spares), default=0.0)
     # A node under notice is a machine, but not one that was offered: with all, the job might use more.
     has_all = len(usable) >= min(wanted.nodes, num_others + sum(s.cap for s in found))

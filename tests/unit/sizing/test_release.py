@@ -121,6 +121,17 @@ def test_what_a_job_leaves_unused_while_one_node_is_under_notice_says_nothing_of
     assert len(spot.living) == 4
 
 
+def test_nodes_whose_launcher_takes_long_to_open_are_not_taken_for_useless() -> None:
+    spot = Market("spot", stock=1)
+    sized = Sized(spot)
+    running(sized, "j", max=3)
+    sized.held.add("warm")
+    spot.stock = 8
+    sized.run_s(900)
+    assert len(sized.job("j").run.members) == 1
+    assert len(spot.living) == 3
+
+
 def test_a_job_that_no_pool_can_hold_lets_the_nodes_go() -> None:
     spot = Market("spot")
     sized = Sized(spot)
