@@ -7,6 +7,7 @@ from varuna_manager.cli.connect import connect
 from varuna_manager.cli.documents import pool_document
 from varuna_manager.cli.options import examples, json_option, manager_option
 from varuna_manager.cli.output import console, print_json, seconds
+from varuna_manager.cli.plain import plain
 from varuna_manager.cli.tables import table
 from varuna_manager.client import PoolStatus
 
@@ -24,7 +25,7 @@ def pools(*, as_json: bool, manager: str | None) -> None:
     console().print(pool_table(found))
     for pool in found:
         for warning in pool.warnings:
-            click.echo(f"pool {pool.pool}: {warning}")
+            click.echo(plain(f"pool {pool.pool}: {warning}"))
 
 
 def pool_table(found: tuple[PoolStatus, ...]) -> RenderableType:

@@ -1,6 +1,7 @@
 """One line for a job's progress and one for an event; pure text."""
 
 from varuna_manager.cli.output import clock, seconds
+from varuna_manager.cli.plain import plain
 from varuna_manager.client import EventRecord, JobStatus
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.words import counted
@@ -23,7 +24,7 @@ def progress_line(job: JobStatus) -> str:
         parts.append(f"ETA {seconds(job.eta_s)}")
     if reason := shown_reason(job):
         parts.append(reason)
-    return "  ".join(parts)
+    return plain("  ".join(parts))
 
 
 def shown_reason(job: JobStatus) -> str:
@@ -38,4 +39,4 @@ def event_line(event: EventRecord, *, with_job: bool = False) -> str:
     subject += [event.node] if event.node else []
     who = f"  (by {event.who})" if event.who not in ("", "manager") else ""
     middle = f"{' '.join(subject)}  " if subject else ""
-    return f"{clock(event.at)}  {middle}{event.what}: {event.why}{who}"
+    return plain(f"{clock(event.at)}  {middle}{event.what}: {event.why}{who}")

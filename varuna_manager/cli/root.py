@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import click
 
+from varuna_manager.cli.plain import plain
 from varuna_runtime.spec.errors import NoManager, VarunaError
 
 OK, REFUSED, USAGE, NO_MANAGER, INTERRUPTED = 0, 1, 2, 3, 130
@@ -135,5 +136,5 @@ def _end(number: int, _: object) -> None:
 
 
 def _refused(err: VarunaError, code: int) -> int:
-    click.echo(f"varuna: {err}", err=True)
+    click.echo("\n".join(map(plain, f"varuna: {err}".split("\n"))), err=True)
     return code

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from varuna_manager.cli.plain import plain
+
 _GAP = "  "
 _NARROWEST = 30  # columns worth wrapping into
 
@@ -54,7 +56,7 @@ class Table:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a plain table; columns that are empty in all rows are left out."""
-    cells = [tuple(str(cell) for cell in row) for row in rows]
+    cells = [tuple(plain(str(cell)) for cell in row) for row in rows]
     used = [i for i in range(len(columns)) if not cells or any(row[i] for row in cells)]
     return Table(tuple(columns[i] for i in used), tuple(tuple(row[i] for i in used) for row in cells))
 

@@ -6,7 +6,9 @@ import math
 import pytest
 
 from varuna_manager.cli.output import finite, seconds
+from varuna_manager.cli.plain import plain
 from varuna_manager.cli.progress import event_line, progress_line
+from varuna_manager.cli.tables import table
 from varuna_manager.client import EventRecord, JobStatus
 from varuna_runtime.spec.amounts import size
 
@@ -84,3 +86,23 @@ def test_an_event_tells_what_why_and_who() -> None:
     )
     assert event_line(event)[8:] == "  g2 n1  node-lost: it is silent  (by n2)"
     assert "gpt-1 g2 n1" in event_line(event, with_job=True)
+
+
+def test_what_others_say_does_not_steer_the_terminal() -> None:
+    assert plain("a\x1b[2Jb\r\x9b\u202ec") == "a\\x1b[2Jb\\r\\x9b\\u202ec"
+    assert plain("naïve 模型 3 µs") == "naïve 模型 3 µs"
+    event = EventRecord(
+        id=1,
+        at=0.0,
+        job="",
+        node="",
+        generation=0,
+        what="refused",
+        who="n\x1b]0;x\x07",
+        why="one\n12:00:00  fake",
+    )
+    line = event_line(event)
+    assert line.isprintable()
+    assert "refused: one 12:00:00  fake" in line
+    assert progress_line(dataclasses.replace(RUNNING, state="PARKED", reason="\x1b[31mred")).isprintable()
+    assert table(("NODE", "REASON"), [("n1", "\x1b[31mred")]).lines(80)[1] == "n1    \\x1b[31mred"
