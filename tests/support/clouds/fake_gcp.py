@@ -141,7 +141,6 @@ class FakeGcp:
         yield f"POST {group}/resize", self._resize
         yield f"POST {group}/deleteInstances", self._delete_instances
         yield r"GET zones/(?P<zone>[^/]+)/instances", self._list_zone
-        yield r"GET aggregated/instances", self._list_all
         yield r"DELETE zones/(?P<zone>[^/]+)/instances/(?P<name>[^/]+)", self._delete_loose
         yield r"GET (?P<place>(?:zones|regions)/[^/]+)/operations/(?P<name>[^/]+)", self._get_operation
 
@@ -161,6 +160,9 @@ class FakeGcp:
             "status": {"isStable": False},
             "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
         }
+        if group.region:
+            zones = [{"zone": f"{_API}/{PROJECT}/zones/{zone}"} for zone in group.zones]
+            answer["distributionPolicy"] = {"zones": zones, "targetShape": "ANY"}
         return 200, {**answer, **group.settings}
 
     def _list_managed(self, found: dict[str, str], params: Json, _body: Json) -> tuple[int, Json]:
@@ -251,15 +253,6 @@ class FakeGcp:
     def _list_zone(self, found: dict[str, str], params: Json, _body: Json) -> tuple[int, Json]:
         machines = [_instance(m) for m in self._all_machines() if m.zone == found["zone"]]
         return 200, self._page("items", _filtered(machines, params), params)
-
-    def _list_all(self, _found: dict[str, str], params: Json, _body: Json) -> tuple[int, Json]:
-        machines = _filtered([_instance(m) for m in self._all_machines()], params)
-        page = self._page("items", machines, params)
-        zones: Json = {"zones/empty-a": {"warning": {"code": "NO_RESULTS_ON_PAGE"}}}
-        for machine in page["items"]:
-            zone = "zones/" + machine["zone"].rpartition("/")[2]
-            zones.setdefault(zone, {"instances": []})["instances"].append(machine)
-        return 200, {**page, "items": zones}
 
     def _delete_loose(self, found: dict[str, str], _params: Json, _body: Json) -> tuple[int, Json]:
         self.loose = [m for m in self.loose if m.name != found["name"]]

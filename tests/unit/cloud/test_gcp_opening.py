@@ -62,6 +62,7 @@ def test_missing_libraries_are_named_with_what_to_install() -> None:
         ("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "", Trouble.CAPACITY),
         ("X", "The zone does not have enough resources available", Trouble.CAPACITY),
         ("QUOTA_EXCEEDED", "", Trouble.QUOTA),
+        ("RESOURCE_OPERATION_RATE_EXCEEDED", "Operation rate exceeded", Trouble.THROTTLED),
         ("RATE_LIMIT_EXCEEDED", "Quota exceeded for quota metric 'Queries' per minute", Trouble.THROTTLED),
         ("INTERNAL_ERROR", "", Trouble.RETRY),
         ("RESOURCE_NOT_READY", "", Trouble.RETRY),

@@ -12,6 +12,7 @@ from varuna_manager.cloud.aws.roster import Roster
 from varuna_manager.cloud.aws.settling import Settling
 from varuna_manager.cloud.aws.shortage import shortage
 from varuna_manager.cloud.aws.template import Template
+from varuna_manager.cloud.complaints import Complaints
 from varuna_manager.cloud.provider import Instance, InstancePhase, PoolReading, ProviderError, Trouble
 from varuna_manager.pool_settings import AwsPool
 from varuna_runtime.spec.errors import InvalidInput
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from varuna_manager.cloud.opening import Notes
 
 _LIVING = (InstancePhase.STARTING, InstancePhase.RUNNING)
-_OLD_FAILURE_S = 3600.0  # a launch that failed before that explains nothing
-_SKEW_S = 5.0  # between AWS's clock and ours
 _ENDS_AT_ONCE = 100  # a member takes about a third of a second, and a whole call may take a minute
 
 
@@ -43,8 +42,7 @@ class AwsProvider:
         self._template = Template(self._calls)
         self._settling = Settling()
         self._read_at_s = 0.0
-        self._desired: int | None = None  # as last read
-        self._raised_at_s: float | None = None  # the last reading before the target rose
+        self._complaints = Complaints()
         self._why_not_lowered = ""
 
     def read(self, now_s: float) -> PoolReading:
@@ -55,7 +53,8 @@ class AwsProvider:
         problems = self._notices.refresh(there, now_s)
         instances = tuple(_warned(i, self._notices.ends_at_s(i.node)) for i in instances)
         num_alive = sum(i.phase in _LIVING and not i.is_stray for i in instances)
-        self._note_target(group["DesiredCapacity"], now_s)
+        self._read_at_s = now_s
+        self._complaints.note(group["DesiredCapacity"], now_s)
         lack, trouble = self._lack(group, num_alive, now_s)
         template, unknown_template = self._template.of(group, now_s)
         price, unknown_price = self._price(group, template, num_alive, now_s)
@@ -142,19 +141,12 @@ class AwsProvider:
         for hook in self._calls.terminate_hooks(self._settings.group):
             self._calls.complete(self._settings.group, hook.get("LifecycleHookName", ""), node)
 
-    def _note_target(self, desired: int, now_s: float) -> None:
-        if self._desired is not None and desired > self._desired:
-            self._raised_at_s = self._read_at_s
-        self._desired, self._read_at_s = desired, now_s
-
     def _lack(
         self, group: "AutoScalingGroupTypeDef", num_alive: int, now_s: float
     ) -> tuple[str, Trouble | None]:
         if num_alive >= group["DesiredCapacity"]:
             return "", None
-        after_s = now_s - _OLD_FAILURE_S
-        if self._raised_at_s is not None:
-            after_s = max(after_s, self._raised_at_s - _SKEW_S)
+        after_s = self._complaints.after_s(now_s)
         return shortage(self._calls.activities(self._settings.group), after_s, now_s)
 
     def _price(

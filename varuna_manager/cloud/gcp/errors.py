@@ -10,7 +10,7 @@ _CAPACITY = re.compile(
     r"RESOURCE_POOL_EXHAUSTED|STOCKOUT|RESOURCE_AVAILABILITY|not have enough resources", re.I
 )
 _QUOTA = re.compile(r"QUOTA|IP_SPACE_EXHAUSTED|limitExceeded", re.I)
-_RATE = re.compile(r"rateLimitExceeded|RATE_LIMIT_EXCEEDED|per minute", re.I)
+_RATE = re.compile(r"rateLimitExceeded|RATE_LIMIT_EXCEEDED|OPERATION_RATE_EXCEEDED|per minute", re.I)
 _AUTH = re.compile(r"PERMISSION|FORBIDDEN|UNAUTHORIZED|accessNotConfigured", re.I)
 _CONFIG = re.compile(r"NOT_FOUND|INVALID|UNSUPPORTED|CONDITION_NOT_MET|badRequest", re.I)
 _RETRY = re.compile(r"RESOURCE_?NOT_?READY|RESOURCE_?IN_?USE|INTERNAL|UNAVAILABLE|BACKEND|TIMEOUT", re.I)

@@ -83,17 +83,10 @@ def _member(found: Json) -> Member:
     )
 
 
-def machines(pages: Sequence[Json]) -> tuple[Json, ...]:
-    """Return the machines on the pages of `instances.list` or its aggregate over zones."""
-    found: list[Json] = []
-    for page in pages:
-        items = page.get("items", ())
-        if isinstance(items, Mapping):
-            for zone in items.values():
-                found.extend(zone.get("instances", ()))
-        else:
-            found.extend(items)
-    return tuple(found)
+def zones(found: Json) -> tuple[str, ...]:
+    """Return the zones over which a regional group spreads its machines."""
+    spread = found.get("distributionPolicy", {}).get("zones", ())
+    return tuple(sorted(_tail(str(place.get("zone", ""))) for place in spread))
 
 
 def instances(places: Sequence[Member], labelled: Sequence[Json], group_path: str) -> tuple[Instance, ...]:
@@ -133,14 +126,17 @@ def _stray(machine: Json) -> Instance:
     )
 
 
-def shortage(places: Sequence[Member], error_pages: Sequence[Json]) -> tuple[str, Trouble] | None:
-    """Return why machines do not come: from the attempts under way, else the newest error of the group."""
+def shortage(
+    places: Sequence[Member], error_pages: Sequence[Json], after_s: float
+) -> tuple[str, Trouble] | None:
+    """Return why machines do not come: from the attempts under way, else the newest error since `after_s`."""
     for member in places:
         if member.is_awaited and member.error is not None:
             return member.error
-    items = [item for page in error_pages for item in page.get("items", ())]
-    items.sort(key=lambda item: str(item.get("timestamp", "")), reverse=True)
-    found = (first_error({"error": {"errors": [item.get("error", {})]}}) for item in items)
+    told = [(_unix_s(str(i.get("timestamp", ""))), i) for page in error_pages for i in page.get("items", ())]
+    items = [(at_s, item) for at_s, item in told if at_s is not None and at_s >= after_s]
+    items.sort(key=lambda dated: dated[0], reverse=True)
+    found = (first_error({"error": {"errors": [item.get("error", {})]}}) for _, item in items)
     return next((error for error in found if error is not None), None)
 
 

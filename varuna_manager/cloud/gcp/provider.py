@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from varuna_manager.cloud.complaints import Complaints
 from varuna_manager.cloud.gcp import group
 from varuna_manager.cloud.gcp.errors import first_error
 from varuna_manager.cloud.gcp.group import Member
@@ -33,17 +34,20 @@ class GcpProvider:
         self._place = f"{settings.project}/{place}"
         self._group_path = f"{place}/instanceGroupManagers/{settings.group}"
         self._group = f"{settings.project}/{self._group_path}"
+        self._complaints = Complaints()
 
     def read(self, now_s: float) -> PoolReading:
-        """Ask for the machines first: one that joins the group meanwhile is not taken for a stray."""
+        """Ask for the machines before the members: one that joins meanwhile is not taken for a stray."""
         failed = self._settled()
-        labelled = group.machines(self._labelled())
         found = self._rest.get(self._group)
+        labelled = self._labelled(found)
         places = self._members()
         desired = int(found.get("targetSize", 0))
+        self._complaints.note(desired, now_s)
         short = failed
         if short is None and sum(m.is_machine and not m.is_ending for m in places) < desired:
-            short = group.shortage(places, list(self._rest.pages("GET", f"{self._group}/listErrors")))
+            errors = list(self._rest.pages("GET", f"{self._group}/listErrors"))
+            short = group.shortage(places, errors, self._complaints.after_s(now_s))
         return PoolReading(
             instances=group.instances(places, labelled, self._group_path),
             desired=desired,
@@ -109,11 +113,13 @@ class GcpProvider:
         pages = self._rest.pages("POST", f"{self._group}/listManagedInstances", maxResults=_PAGE)
         return group.members(list(pages))
 
-    def _labelled(self) -> list[Json]:
-        project, zone = self._settings.project, self._settings.zone
-        path = f"{project}/zones/{zone}/instances" if zone else f"{project}/aggregated/instances"
-        wanted = f"labels.{_LABEL}={self._settings.cluster}"
-        return list(self._rest.pages("GET", path, filter=wanted, maxResults=_PAGE))
+    def _labelled(self, found: Json) -> tuple[Json, ...]:
+        """Return the machines with our label in the zones of the group: no other zone can spoil a reading."""
+        wanted = {"filter": f"labels.{_LABEL}={self._settings.cluster}", "maxResults": _PAGE}
+        zones = [self._settings.zone] if self._settings.zone else group.zones(found)
+        paths = [f"{self._settings.project}/zones/{zone}/instances" for zone in zones]
+        pages = [page for path in paths for page in self._rest.pages("GET", path, **wanted)]
+        return tuple(machine for page in pages for machine in page.get("items", ()))
 
     def _begun(self, operation: Json) -> None:
         failed = first_error(operation)
