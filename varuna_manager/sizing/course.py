@@ -61,13 +61,17 @@ class Course:
 
     def is_living(self, machine: Instance) -> bool:
         """Return True if the machine runs or boots and nobody has decided to end it."""
-        return (
-            machine.phase in {InstancePhase.STARTING, InstancePhase.RUNNING}
-            and not machine.is_stray
-            and machine.node not in self.state.ending
-        )
+        return _is_up(machine) and machine.node not in self.state.ending
+
+    def is_doomed(self, machine: Instance) -> bool:
+        """Return True if its end is decided, and its provider still counts on it."""
+        return _is_up(machine) and machine.node in self.state.ending
 
     def is_idle_ready(self, name: str) -> bool:
         """Return True if the node could work and has no work."""
         node = self.node(name)
         return node is not None and node.phase is NodePhase.READY and not self.state.is_busy(name)
+
+
+def _is_up(machine: Instance) -> bool:
+    return machine.phase in {InstancePhase.STARTING, InstancePhase.RUNNING} and not machine.is_stray

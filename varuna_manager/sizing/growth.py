@@ -102,7 +102,8 @@ def _may_raise(course: Course, supply: Supply) -> bool:
     """A provider that is replacing or still delivering needs no higher target yet."""
     reading = supply.reading
     is_writing = reading.is_writing or any(write.pool == supply.rules.pool for write in course.writes)
-    return supply.is_fresh and not is_writing and reading.desired <= len(supply.live)
+    there = len(supply.live) + sum(course.is_doomed(machine) for machine in reading.instances)
+    return supply.is_fresh and not is_writing and reading.desired <= there
 
 
 def _raise(course: Course, supply: Supply, desired: int) -> None:

@@ -23,6 +23,7 @@ def take_in(course: Course, rules: Rules, answer: Answer) -> None:
     _report_notices(course, rules, answer)
     pool = course.pool(rules)
     listed = {m.node: pool.machines.get(m.node, course.now_s) for m in answer.instances if _exists(m)}
+    strays = {m.node: pool.strays.get(m.node, course.now_s) for m in answer.instances if m.is_stray}
     kinds = [node.device_kind for node in map(course.node, sorted(listed)) if node is not None]
     joined_new = any(course.node(name) for name in listed if name not in pool.machines)
     course.remember(
@@ -33,6 +34,7 @@ def take_in(course: Course, rules: Rules, answer: Answer) -> None:
         failing_since_s=None,
         throttled=0,
         machines=listed,
+        strays=strays,
         gone=gone,
         kind=kinds[-1] if kinds else pool.kind,
         boot_failures=0 if joined_new else pool.boot_failures,

@@ -18,6 +18,7 @@ class PoolMemory:
     quiet_until_s: float = 0.0  # it asked not to be called before
     throttled: int = 0  # such answers in a row
     machines: Mapping[str, float] = field(default_factory=dict)  # listed and not gone -> first seen
+    strays: Mapping[str, float] = field(default_factory=dict)  # listed in no group -> since
     gone: frozenset[str] = frozenset()  # nodes that the core may not know to be gone yet
     kind: str = ""  # device kind of its nodes, once one has joined
     asked: int | None = None  # target of our last growth, until it is reached or given up

@@ -33,10 +33,11 @@ def end_useless(course: Course, rules: Rules, reading: PoolReading) -> None:
 
 def _useless(course: Course, rules: Rules, machine: Instance) -> str:
     sizing, node = course.sizing, course.state.nodes.get(machine.node)
-    first_s = course.pool(rules).machines.get(machine.node, course.now_s)
+    pool = course.pool(rules)
+    first_s = pool.machines.get(machine.node, course.now_s)
     is_connected = node is not None and node.is_connected
     if machine.is_stray:
-        is_due = course.now_s - first_s >= sizing.stray_grace_s
+        is_due = course.now_s - pool.strays.get(machine.node, course.now_s) >= sizing.stray_grace_s
         return "it carries our tag and belongs to no group" if is_due else ""
     if machine.phase is InstancePhase.STOPPED:
         return "" if is_connected else f"stopped: {machine.reason or 'no reason given'}"

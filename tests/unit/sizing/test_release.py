@@ -315,6 +315,35 @@ def test_a_stray_is_ended_after_its_grace() -> None:
     assert spot.desired == 0
 
 
+def test_the_grace_of_a_stray_begins_when_it_becomes_one() -> None:
+    spot = Market("spot")
+    sized = Sized(spot, spot={"min": 1})
+    sized.run_s(600)
+    (stray,) = spot.living
+    spot.machines[stray].is_stray = True
+    sized.run_s(50)
+    assert spot.machines[stray].phase is InstancePhase.RUNNING
+    sized.run_s(60)
+    assert spot.machines[stray].phase is InstancePhase.GONE
+
+
+def test_a_machine_that_cannot_be_ended_does_not_keep_another_from_taking_its_place() -> None:
+    spot = Market("spot")
+    sized = Sized(spot, sizing=Sizing(boot_timeout_s=300.0), spot={"max": 3})
+    running(sized, "j", max=2)
+    victim = spot.living[0]
+    node = sized.node(victim)
+    sized.agents[victim].is_alive = False
+    sized.feed(
+        NodeLeft(at_s=sized.now_s, node=victim, incarnation=node.incarnation, reason="its host is down")
+    )
+    spot.ignores_release = True
+    sized.run_s(600)
+    assert victim in spot.living
+    assert len(spot.living) == 3
+    assert len(sized.ready()) == 2
+
+
 def test_a_stopped_machine_is_no_supply_and_is_ended() -> None:
     spot = Market("spot")
     sized = Sized(spot)
