@@ -33,6 +33,8 @@ from varuna_manager.cloud.provider import ProviderError, Trouble
         (404, ("ResourceGroupNotFound",), "", Trouble.CONFIG),
         (400, ("InvalidParameter",), "", Trouble.CONFIG),
         (409, ("Conflict",), "", Trouble.RETRY),
+        (409, ("ScopeLocked",), "", Trouble.CONFIG),
+        (409, ("MissingSubscriptionRegistration",), "", Trouble.CONFIG),
         (412, ("PreconditionFailed",), "", Trouble.RETRY),
         (200, ("OperationPreempted",), "", Trouble.RETRY),
         (503, (), "", Trouble.RETRY),
@@ -90,6 +92,11 @@ def test_the_code_that_counts_may_lie_in_the_details() -> None:
     found = provider_error("cannot grow", HttpResponseError(response=Answer(200, error)))
     assert found.trouble is Trouble.CAPACITY
     assert str(found) == "cannot grow: VMScaleSetUpdateFailed/AllocationFailed: see details (HTTP 200)"
+
+
+def test_a_refused_secret_is_a_matter_of_credentials_whatever_its_status() -> None:
+    answer = Answer(400, {"code": "invalid_client", "message": "AADSTS7000215"})
+    assert provider_error("cannot read", ClientAuthenticationError(response=answer)).trouble is Trouble.AUTH
 
 
 @pytest.mark.parametrize(

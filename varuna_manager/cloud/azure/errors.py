@@ -25,6 +25,9 @@ _BY_CODE: Final = {
     "QuotaExceeded": Trouble.QUOTA,
     "AuthorizationFailed": Trouble.AUTH,
     "LinkedAuthorizationFailed": Trouble.AUTH,
+    "ScopeLocked": Trouble.CONFIG,  # of status 409, but it does not pass by itself; so the next two
+    "MissingSubscriptionRegistration": Trouble.CONFIG,
+    "ReadOnlyDisabledSubscription": Trouble.CONFIG,
     "TooManyRequests": Trouble.THROTTLED,
     "OperationPreempted": Trouble.RETRY,
     "InternalExecutionError": Trouble.RETRY,
@@ -71,7 +74,8 @@ def provider_error(deed: str, err: AzureError) -> ProviderError:
     if isinstance(err, HttpResponseError) and err.response is not None:
         codes = _codes(err.error)
         text = _message(err)
-        trouble = trouble_of(err.status_code, codes, text)
+        is_refused = isinstance(err, ClientAuthenticationError)  # of status 400 if a secret is wrong
+        trouble = Trouble.AUTH if is_refused else trouble_of(err.status_code, codes, text)
         said = f"{'/'.join(codes)}: {text}" if codes else text
         return ProviderError(f"{deed}: {said}", trouble=trouble, retry_after_s=_retry_after_s(err))
     if isinstance(err, ClientAuthenticationError):
