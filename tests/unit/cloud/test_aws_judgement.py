@@ -217,6 +217,7 @@ def mixed(distribution: dict[str, object], *overrides: dict[str, str]) -> Any:
         (mixed({"OnDemandPercentageAboveBaseCapacity": 0, "OnDemandBaseCapacity": 2}), 1, ""),
         (mixed({"OnDemandPercentageAboveBaseCapacity": 0, "OnDemandBaseCapacity": 2}), 2, "t"),
         (mixed({"OnDemandPercentageAboveBaseCapacity": 20}), 9, ""),
+        (mixed({"OnDemandPercentageAboveBaseCapacity": 0}, {"InstanceRequirements": {}}), 0, ""),
         (mixed({}), 0, ""),  # all on demand, unless told otherwise
         (group(), 0, ""),
     ],
@@ -255,6 +256,7 @@ def test_a_group_that_counts_anything_but_machines_is_found(described: Any, is_w
         ({"SuspendedProcesses": [{"ProcessName": "Terminate"}]}, "process Terminate"),
         ({"AvailabilityZones": ["a", "b"]}, "AZRebalance"),
         ({"MaxSize": 3}, "MaxSize 3"),
+        ({"MaxInstanceLifetime": 604800}, "MaxInstanceLifetime"),
     ],
 )
 def test_a_setting_that_a_person_should_change_is_told_once(more: dict[str, object], words: str) -> None:

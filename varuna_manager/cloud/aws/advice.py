@@ -56,6 +56,8 @@ def spot_kinds(
         return ()
     if num_alive < spread.get("OnDemandBaseCapacity", 0):
         return ()
+    if any("InstanceRequirements" in o for o in _overrides(group)):
+        return ()  # AWS chooses among all types with these attributes
     kinds = {o["InstanceType"] for o in _overrides(group) if "InstanceType" in o} or {named} - {""}
     return tuple(sorted(kinds))
 
@@ -80,6 +82,8 @@ def _about_safety(group: "AutoScalingGroupTypeDef") -> list[str]:
         for name in _NEEDED_PROCESSES
         if name in suspended
     ]
+    if lifetime_s := group.get("MaxInstanceLifetime"):
+        said.append(f"MaxInstanceLifetime ends nodes after {lifetime_s} s, busy or not; set it to 0")
     if group.get("CapacityRebalance"):
         said.append(
             "capacity rebalancing is on: the group ends nodes on a mere hint, and has more than its target "
