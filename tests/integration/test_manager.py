@@ -142,6 +142,7 @@ def test_logs_are_followed_in_whole_lines_until_the_job_is_over(
     with FakeAgent(manager.address) as agent:
         agent.may_finish.clear()
         job = client.submit(submission(manager.upload()))
+        eventually(lambda: client.job(job).state == "RUNNING")
         chunk = {"node": "n1", "job": job, "generation": 1, "rank": 0}
         push(manager.address, agent_pb2.LogChunk(**chunk, offset=0, data=b"one\ntw"))
         seen = client.logs(job, follow=True)
@@ -157,10 +158,26 @@ def test_logs_are_followed_in_whole_lines_until_the_job_is_over(
         assert [c.rank for c in client.logs(job, rank=-1)] == [-1]
 
 
-def test_log_lines_of_an_unknown_job_are_refused(manager: ManagerProcess) -> None:
-    with pytest.raises(grpc.RpcError) as refused:
-        push(manager.address, agent_pb2.LogChunk(job="../../etc", generation=1, data=b"x"))
-    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+def test_log_lines_of_no_job_of_the_node_are_dropped_and_hold_nothing_up(
+    manager: ManagerProcess, client: Client
+) -> None:
+    with FakeAgent(manager.address) as agent, FakeAgent(manager.address, "n2"):
+        agent.may_finish.clear()
+        job = client.submit(submission(manager.upload()))
+        eventually(lambda: client.job(job).state == "RUNNING")
+        mine, other = ("n1", "n2") if client.nodes()[0].job else ("n2", "n1")
+        push(
+            manager.address,
+            agent_pb2.LogChunk(node=mine, job="../../etc", generation=2, data=b"x"),
+            agent_pb2.LogChunk(node=mine, job=job, generation=9, data=b"x"),
+            agent_pb2.LogChunk(node=mine, job=job, generation=2, rank=7, data=b"x"),
+            agent_pb2.LogChunk(node=other, job=job, generation=2, rank=0, data=b"x"),
+            agent_pb2.LogChunk(node=mine, job=job, generation=2, rank=0, data=b"good\n"),
+        )
+        assert [(c.generation, c.rank, c.data) for c in client.logs(job)] == [(2, 0, b"good\n")]
+        logs = manager.home.logs
+        assert [str(path.relative_to(logs)) for path in logs.rglob("*.log")] == [f"{job}/g2-r0.log"]
+        agent.may_finish.set()
 
 
 def test_secrets_reach_the_agent_and_nothing_else(manager: ManagerProcess, client: Client) -> None:

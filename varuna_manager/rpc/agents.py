@@ -15,7 +15,7 @@ from varuna_manager.core import events
 from varuna_manager.links import Link, Links
 from varuna_manager.logbook import Logbook, LogFile
 from varuna_manager.persistence import Batch, ProfileRow
-from varuna_manager.rpc import joins, translate
+from varuna_manager.rpc import joins, standing, translate
 from varuna_manager.rpc.callers import calling, refuse_other_node
 from varuna_manager.rpc.refusals import refusals
 from varuna_manager.security.desk import Desk
@@ -26,6 +26,7 @@ from varuna_runtime.wire.v1 import agent_pb2, agent_pb2_grpc
 _log = structlog.get_logger()
 _MAX_UNACKED = 256
 _MAX_BACKLOG = 20_000
+_SHOWN = 128  # characters of a name that was not checked
 
 Messages = AsyncIterator[agent_pb2.AgentMessage]
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -84,13 +85,18 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
     async def PushLogs(  # noqa: N802
         self, requests: AsyncIterator[agent_pb2.LogChunk], context: Context
     ) -> agent_pb2.LogAck:
-        """Append log chunks of known jobs; the reply means that they are in the files."""
+        """Append log chunks of the node's own ranks; the reply means that they are in the files.
+
+        Others are dropped, since a node that was refused would send them again and again.
+        """
         async for chunk in requests:
             refuse_other_node(chunk.node)
-            if chunk.job not in self._consumer.state.jobs:
-                message = f"no job {chunk.job!r}"
-                await context.abort(grpc.StatusCode.NOT_FOUND, message)
             log = LogFile(generation=chunk.generation, rank=max(chunk.rank, -1))
+            if not standing.may_log(
+                self._consumer.state, chunk.node, job=chunk.job, generation=log.generation, rank=log.rank
+            ):
+                _log.warning("log dropped", why="of no job of that node", node=chunk.node[:_SHOWN])
+                continue
             async with self._log_lock:
                 await asyncio.to_thread(self._logbook.append, chunk.job, log, chunk.offset, chunk.data)
         return agent_pb2.LogAck()
@@ -176,23 +182,24 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
         done = partial(self._committed, link, message.seq, release)
         for event, rows in found[:-1]:
             self._consumer.offer(event, rows=rows)
-        if found:
-            self._consumer.offer(found[-1][0], rows=found[-1][1], done=done)
-        else:
-            done()
+        # One that says nothing waits its turn too: an acknowledgement stands for all before it.
+        event, rows = found[-1] if found else (events.Ticked(at_s=self._clock.now_s()), Batch())
+        self._consumer.offer(event, rows=rows, done=done)
 
     def _committed(self, link: Link, seq: int, release: Callable[[], None]) -> None:
         self._links.commit(link, seq)
         release()
 
     def _events(self, message: agent_pb2.AgentMessage, link: Link) -> list[tuple[events.AnyEvent, Batch]]:
+        if not self._is_its_own(message, link):
+            _log.warning("report dropped", why="of no rank of that node", node=link.node, seq=message.seq)
+            return []
         at_s = self._clock.now_s()
         match message.WhichOneof("body"):
             case "rank":
                 return [(e, self._rows(e, message.rank)) for e in translate.rank_events(message.rank, at_s)]
             case "steps":
-                known = message.steps.job in self._consumer.state.jobs
-                seen = translate.steps(message.steps, at_s) if known else ()
+                seen = translate.steps(message.steps, at_s)
                 return [(s, Batch(steps=(translate.step_row(s),))) for s in seen]
             case "notice":
                 return [(translate.notice(message.notice, link.node, link.incarnation, at_s), Batch())]
@@ -213,6 +220,23 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
                 return [(left, Batch())]
             case body:
                 raise InvalidInput(f"report {message.seq}: seen {body}, wanted a report")
+
+    def _is_its_own(self, message: agent_pb2.AgentMessage, link: Link) -> bool:
+        """Return whether a report about a job is about the node's own part of it."""
+        state, node = self._consumer.state, link.node
+        match message.WhichOneof("body"):
+            case "rank":
+                rank = message.rank
+                return standing.may_report(
+                    state, node, job=rank.job, generation=rank.generation, rank=rank.rank
+                )
+            case "steps":
+                steps = message.steps
+                return standing.may_report(state, node, job=steps.job, generation=steps.generation)
+            case "warm":
+                return standing.is_of(state, node, job=message.warm.job)
+            case _:
+                return True
 
     def _ended(self, link: Link) -> None:
         if not self._links.detach(link):
