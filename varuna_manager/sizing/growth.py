@@ -111,7 +111,8 @@ def _raise(course: Course, supply: Supply, desired: int) -> None:
     why = f"{counted(num_new, 'node')} more, {desired} in all"
     course.writes.append(Grow(pool=supply.rules.pool, desired=desired, why=why))
     course.remember(supply.rules, asked=desired, asked_s=course.now_s)
-    course.tell(supply.rules, What.POOL_GROWS, why)
+    if not supply.pool.is_write_failing:  # the same words again with each try would bury the rest
+        course.tell(supply.rules, What.POOL_GROWS, why)
 
 
 def give_up(course: Course, found: tuple[Supply, ...], num_surplus: int) -> None:

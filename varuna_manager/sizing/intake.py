@@ -7,6 +7,7 @@ from varuna_manager.core.words import What
 from varuna_manager.sizing import shortages
 from varuna_manager.sizing.course import Course
 from varuna_manager.sizing.decisions import Answer, Failed
+from varuna_manager.sizing.memory import PoolMemory
 from varuna_manager.sizing.settings import Rules
 
 _SOONER_S = 1.0  # a provider's word on an announced end counts if it is earlier than the agent's by this
@@ -43,7 +44,14 @@ def take_in(course: Course, rules: Rules, answer: Answer) -> None:
         stuck=pool.stuck & listed.keys(),
     )
     _warn(course, rules, answer)
+    lost = pool.machines.keys() - listed.keys()
+    if rules.is_sized and any(_never_joined(course, pool, name) for name in lost):
+        shortages.died_early(course, rules, answer)
     shortages.look(course, rules, answer)
+
+
+def _never_joined(course: Course, pool: PoolMemory, name: str) -> bool:
+    return not (name in course.state.nodes or name in course.state.ending or name in pool.released)
 
 
 def report_vanished(course: Course) -> None:

@@ -3,6 +3,7 @@
 from varuna_manager.cloud.provider import InstancePhase, PoolReading, Trouble
 from varuna_manager.core.words import What
 from varuna_manager.sizing.course import Course
+from varuna_manager.sizing.memory import PoolMemory
 from varuna_manager.sizing.settings import Rules
 
 _LIVING = {InstancePhase.STARTING, InstancePhase.RUNNING}
@@ -10,7 +11,7 @@ _LIVING = {InstancePhase.STARTING, InstancePhase.RUNNING}
 
 def look(course: Course, rules: Rules, reading: PoolReading) -> None:
     """Compare a fresh reading with what was asked for."""
-    live = sum(m.phase in _LIVING and not m.is_stray for m in reading.instances)
+    live = _num_live(reading)
     pool = course.pool(rules)
     is_lacking = reading.desired > live
     lacking_since_s = (pool.lacking_since_s or course.now_s) if is_lacking else None
@@ -26,8 +27,14 @@ def look(course: Course, rules: Rules, reading: PoolReading) -> None:
         waited_s = course.now_s - lacking_since_s
         _short(course, rules, reading, live, f"nothing came within {waited_s:.0f} s")
     elif not is_lacking and not reading.is_writing:
+        if pool.asked is not None and not pool.released:  # what came went before it was seen
+            pool = boot_failed(course, rules)
         short = pool.short if course.now_s < pool.retry_at_s else ""
         course.remember(rules, short=short, asked=None)
+
+
+def _num_live(reading: PoolReading) -> int:
+    return sum(m.phase in _LIVING and not m.is_stray for m in reading.instances)
 
 
 def settle_s(rules: Rules) -> float:
@@ -53,8 +60,7 @@ def _short(course: Course, rules: Rules, reading: PoolReading, live: int, words:
 def enter(course: Course, rules: Rules, words: str, *, missing: int, trouble: Trouble) -> None:
     """Leave the pool alone for a while: twice as long as the last time, then ask for half as much."""
     pool, sizing = course.pool(rules), course.sizing
-    is_old = course.now_s > pool.retry_at_s + sizing.backoff_cap_s
-    in_a_row = 1 if is_old else pool.shortages + 1
+    in_a_row = 1 if _is_long_ago(course, pool) else pool.shortages + 1
     wait_s = min(sizing.backoff_cap_s, sizing.backoff_s * 2.0 ** min(in_a_row - 1, 32))
     course.remember(
         rules,
@@ -66,6 +72,33 @@ def enter(course: Course, rules: Rules, words: str, *, missing: int, trouble: Tr
     )
     what = What.POOL_SHORT if trouble is Trouble.CAPACITY else What.POOL_TROUBLE
     told(course, rules, what, words, f"{words}; next try in {wait_s:.0f} s")
+
+
+def died_early(course: Course, rules: Rules, reading: PoolReading) -> None:
+    """Count machines that went before their agent joined, unless the provider is there to replace them."""
+    if reading.desired <= _num_live(reading):
+        boot_failed(course, rules)
+
+
+def boot_failed(course: Course, rules: Rules) -> PoolMemory:
+    """Count a machine whose agent never joined; after some in a row the pool is left alone for long."""
+    pool = course.pool(rules)
+    failures = pool.boot_failures + 1
+    if failures < course.sizing.boot_attempts:
+        return course.remember(rules, boot_failures=failures)
+    wait_s = course.sizing.backoff_cap_s
+    words = f"{failures} machines in a row whose agent never joined; look at their console output"
+    course.remember(
+        rules,
+        boot_failures=0,
+        short=words,
+        shortages=pool.shortages + 1,
+        retry_at_s=course.now_s + wait_s,
+        asked=None,
+        step=1,
+    )
+    told(course, rules, What.POOL_TROUBLE, words, f"{words}; next try in {wait_s:.0f} s")
+    return course.pool(rules)
 
 
 def told(course: Course, rules: Rules, what: What, key: str, why: str) -> None:
@@ -81,6 +114,15 @@ def tell_state(course: Course, rules: Rules) -> None:
     if pool.failed is not None:
         words = f"{pool.failed.trouble}: {pool.failed.message}"
         told(course, rules, What.POOL_TROUBLE, pool.failed.trouble, words)  # ids in a message do not count
-    elif pool.told and not pool.is_write_failing and not pool.short and pool.asked is None:
+    elif pool.told and not pool.is_write_failing and pool.asked is None and _is_over(course, pool):
         course.remember(rules, told="")
         course.tell(rules, What.POOL_WELL, "it answers and has what was asked for")
+
+
+def _is_over(course: Course, pool: PoolMemory) -> bool:
+    """Return True once it delivered, or was asked for nothing for long; a wait that is over says nothing."""
+    return pool.shortages == 0 or _is_long_ago(course, pool)
+
+
+def _is_long_ago(course: Course, pool: PoolMemory) -> bool:
+    return course.now_s > pool.retry_at_s + course.sizing.backoff_cap_s

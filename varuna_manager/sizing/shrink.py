@@ -7,11 +7,11 @@ from varuna_manager.cloud.provider import Instance, InstancePhase, PoolReading
 from varuna_manager.core.phases import NodePhase
 from varuna_manager.core.state import Warmth
 from varuna_manager.core.words import What
+from varuna_manager.sizing import shortages
 from varuna_manager.sizing.course import Course
 from varuna_manager.sizing.decisions import LetGo, Release
 from varuna_manager.sizing.demand import Demand
 from varuna_manager.sizing.settings import Rules
-from varuna_manager.sizing.shortages import told
 from varuna_manager.sizing.supply import Supply
 
 _LEAVE_S = 5.0  # an agent told to leave has this long before its machine ends
@@ -56,18 +56,9 @@ def _not_joined(course: Course, rules: Rules, machine: Instance, first_s: float)
     since_s = first_s if machine.since_s is None else machine.since_s
     if course.now_s < max(since_s + limit_s, first_s + min(limit_s, _WATCHED_S)):
         return ""
-    pool = course.pool(rules)
-    failures = pool.boot_failures + 1
-    course.remember(rules, boot_failures=failures)
     why = f"its agent has not joined within {course.now_s - since_s:.0f} s"
     course.tell(rules, What.MACHINE_ENDED, why, node=machine.node)
-    if failures >= course.sizing.boot_attempts:
-        wait_s = course.sizing.backoff_cap_s
-        words = f"{failures} machines in a row whose agent never joined; look at their console output"
-        course.remember(
-            rules, boot_failures=0, short=words, retry_at_s=course.now_s + wait_s, asked=None, step=1
-        )
-        told(course, rules, What.POOL_TROUBLE, words, f"{words}; next try in {wait_s:.0f} s")
+    shortages.boot_failed(course, rules)
     return why
 
 

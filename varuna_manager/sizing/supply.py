@@ -24,6 +24,7 @@ class Supply:
     live: tuple[Instance, ...]  # run or boot, and are to stay
     num_unfit: int  # of them, joined with another kind of device than the job is pinned to
     num_coming: int  # asked for and not listed yet
+    num_owed: int  # its target is above what lives, though nothing may be expected of a pool that is short
     price: float | None
     is_fresh: bool
 
@@ -39,9 +40,10 @@ class Supply:
 
     @property
     def num_paid(self) -> int:
-        """Machines that cost money now or will soon, also those that are being ended."""
+        """Machines that cost money now or may at any time, also those that are being ended."""
         ends = {InstancePhase.STOPPED, InstancePhase.GONE}
-        return sum(m.phase not in ends for m in self.reading.instances) + self.num_coming
+        there = sum(m.phase not in ends for m in self.reading.instances)
+        return there + max(self.num_coming, self.num_owed)
 
     @property
     def floor(self) -> int:
@@ -69,31 +71,37 @@ def supplies(course: Course, wanted: Demand) -> tuple[Supply, ...]:
 def _supply(course: Course, rules: Rules, pool: PoolMemory, reading: PoolReading, wanted: Demand) -> Supply:
     live = tuple(m for m in reading.instances if course.is_living(m))
     joined = [node for m in live if (node := course.node(m.node)) is not None]
+    owed = max(0, reading.desired - _num_ending(course, reading) - len(live))
     return Supply(
         rules=rules,
         pool=pool,
         reading=reading,
         live=live,
         num_unfit=sum(wanted.is_unfit(node) for node in joined),
-        num_coming=_num_coming(course, rules, pool, reading, len(live)),
+        num_coming=_num_coming(course, rules, pool, reading, len(live), owed),
+        num_owed=owed,
         price=reading.price if rules.price is None else rules.price,
         is_fresh=rules.pool in course.fresh,
     )
 
 
-def _num_coming(course: Course, rules: Rules, pool: PoolMemory, reading: PoolReading, num_live: int) -> int:
+def _num_coming(
+    course: Course, rules: Rules, pool: PoolMemory, reading: PoolReading, num_live: int, num_owed: int
+) -> int:
     """Count what the provider still owes; of a pool that is short nothing is expected."""
     if course.now_s < pool.retry_at_s:
         return 0
     is_settling = reading.is_writing or course.now_s - pool.asked_s < settle_s(rules)
     asked = pool.asked if pool.asked is not None and is_settling else 0
-    ending = sum(m.node in course.state.ending and _may_count(m) for m in reading.instances)
-    return max(0, max(reading.desired - ending, asked) - num_live)
+    return max(num_owed, asked - num_live)
 
 
-def _may_count(machine: Instance) -> bool:
-    """Return True if the provider's own target may still include the machine."""
-    return not machine.is_stray and machine.phase is not InstancePhase.GONE
+def _num_ending(course: Course, reading: PoolReading) -> int:
+    """Count the machines that are being ended and that the provider's own target may still include."""
+    return sum(
+        m.node in course.state.ending and not m.is_stray and m.phase is not InstancePhase.GONE
+        for m in reading.instances
+    )
 
 
 def num_others(course: Course, wanted: Demand) -> int:
@@ -114,11 +122,17 @@ def num_others(course: Course, wanted: Demand) -> int:
 
 
 def unknown(course: Course) -> Iterator[str]:
-    """Yield the sized pools of which nothing is known yet, and whose answer is only a matter of time."""
+    """Yield the sized pools of which nothing is known yet, and whose answer is only a matter of time.
+
+    What booted there when the manager started has joined after the boot timeout, or never will: from then
+    on its nodes count without an answer.
+    """
     for rules in course.settings.rules:
         pool = course.pool(rules)
         needs_a_person = pool.failed is not None and pool.failed.trouble in _NEEDS_A_PERSON
-        if rules.is_sized and pool.reading is None and not needs_a_person:
+        since_s = course.now_s if pool.failing_since_s is None else pool.failing_since_s
+        is_given_up = needs_a_person or course.now_s - since_s >= course.sizing.boot_timeout_s
+        if rules.is_sized and pool.reading is None and not is_given_up:
             yield rules.pool
 
 

@@ -143,6 +143,55 @@ def test_throttling_without_a_time_backs_off_by_itself() -> None:
     assert spot.num_reads <= 10
 
 
+def test_a_pool_that_never_answered_holds_the_others_up_no_longer_than_a_machine_boots() -> None:
+    spot, other = Market("spot"), Market("other")
+    spot.fails_read = ProviderError("503", trouble=Trouble.RETRY)
+    sized = Sized(spot, other, sizing=Sizing(boot_timeout_s=300.0))
+    sized.submit("j", max=4)
+    sized.run_s(290)
+    assert other.writes == []
+    sized.run_s(120)
+    assert len(other.living) == 4
+    assert spot.writes == []
+
+
+def test_a_growth_that_is_refused_again_and_again_is_told_once() -> None:
+    spot = Market("spot")
+    spot.fails_write = ProviderError("another operation is in progress", trouble=Trouble.RETRY)
+    sized = Sized(spot)
+    sized.submit("j", max=4)
+    sized.run_s(3600)
+    assert len(sized.told(What.POOL_GROWS)) == 1
+    assert len(sized.told(What.POOL_TROUBLE)) == 1
+    spot.fails_write = None
+    sized.run_s(120)
+    assert len(spot.living) == 4
+    assert len(sized.told(What.POOL_WELL)) == 1
+
+
+def test_a_pool_that_is_short_is_not_called_well_before_it_has_delivered() -> None:
+    spot = Market("spot", stock=1)
+    sized = Sized(spot)
+    sized.submit("j", max=4)
+    sized.run_s(4 * 3600)
+    assert sized.told(What.POOL_WELL) == []
+    assert len(sized.told(What.POOL_SHORT)) <= 2
+    spot.stock = 8
+    sized.run_s(4 * 3600)
+    assert len(spot.living) == 4
+    assert len(sized.told(What.POOL_WELL)) == 1
+
+
+def test_a_shortage_that_no_job_asks_about_any_more_is_over_one_day() -> None:
+    spot = Market("spot", stock=0)
+    sized = Sized(spot)
+    sized.submit("j", max=4)
+    sized.run_s(600)
+    sized.cancel("j")
+    sized.run_s(4 * 3600)
+    assert len(sized.told(What.POOL_WELL)) == 1
+
+
 @pytest.mark.parametrize("trouble", [Trouble.AUTH, Trouble.CONFIG])
 def test_a_pool_that_needs_a_person_is_told_once_and_the_next_takes_over(trouble: Trouble) -> None:
     spot, other = Market("spot"), Market("other")
@@ -234,6 +283,19 @@ def test_the_budget_of_all_pools_bounds_what_is_bought() -> None:
     sized.run_s(600)
     assert (len(spot.living), len(dear.living)) == (4, 1)
     assert "max_price allows no more" in sized.memory.of("dear").limit
+
+
+def test_what_a_short_pool_may_still_deliver_is_in_the_budget() -> None:
+    spot, dear = Market("spot", stock=1, price=1.0), Market("dear", price=2.0)
+    spot.cannot_give_up = True
+    sized = Sized(spot, dear, sizing=Sizing(max_price=6.0))
+    sized.submit("j", max=4)
+    sized.run_s(120)
+    assert spot.desired == 4
+    assert 4 * 1.0 + len(dear.living) * 2.0 <= 6.0
+    spot.cannot_give_up = False
+    sized.run_s(600)
+    assert (len(spot.living), len(dear.living)) == (1, 2)
 
 
 def test_the_budget_of_the_job_counts_too() -> None:
