@@ -66,6 +66,7 @@ class Market:
         self.cannot_give_up = False
         self.is_slow = False  # launches nothing and says nothing
         self.is_mute = False  # machines never join
+        self.fleeting_s: float | None = None  # machines end by themselves after this, and none replaces them
         self.kind = "cpu:avx2"
         self.warnings: tuple[str, ...] = ()
         self.is_writing = False
@@ -148,6 +149,10 @@ class Market:
         while len(self.living) < self.desired and len(self.living) < self.stock and not self.is_slow:
             self.launch()
         self._is_short = len(self.living) < self.desired and not self.is_slow
+        for machine in self.machines.values() if self.fleeting_s is not None else ():
+            if machine.phase in _ALIVE and now_s - machine.since_s >= self.fleeting_s:
+                machine.phase, machine.reason = InstancePhase.GONE, "its process has ended"
+                self.desired -= 1
         for machine in self.machines.values():
             if machine.phase is InstancePhase.STARTING and now_s - machine.since_s >= self.boot_s:
                 machine.phase = InstancePhase.RUNNING

@@ -171,6 +171,24 @@ def test_m27_a_machine_that_never_joins_is_ended_and_replaced_a_few_times_only()
     assert sized.job("j").phase is JobPhase.RUNNING
 
 
+@pytest.mark.parametrize("lives_s", [0.0, 15.0])
+def test_machines_that_end_by_themselves_before_they_join_are_started_a_few_times_only(
+    lives_s: float,
+) -> None:
+    spot = Market("spot", boot_s=60.0)
+    spot.fleeting_s = lives_s
+    sized = Sized(spot, sizing=Sizing(boot_attempts=3, backoff_cap_s=3600.0))
+    sized.submit("j", max=1)
+    sized.run_s(1200)
+    assert len(spot.machines) == 3
+    (trouble,) = sized.told(What.POOL_TROUBLE)
+    assert "never joined" in trouble
+    assert len(sized.told(What.POOL_GROWS)) == 3
+    spot.fleeting_s = None
+    sized.run_s(3600)
+    assert sized.job("j").phase is JobPhase.RUNNING
+
+
 def test_m11_a_machine_whose_agent_died_is_ended_and_replaced() -> None:
     spot = Market("spot")
     sized = Sized(spot, sizing=Sizing(boot_timeout_s=300.0))
