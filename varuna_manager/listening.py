@@ -38,6 +38,7 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
 ]
 _STRANGER_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_concurrent_streams", 100),  # of one connection; further calls wait at the caller's
     ("grpc.max_connection_idle_ms", 300_000),  # a connection without calls holds a place of others
     ("grpc.server_handshake_timeout_ms", 10_000),
 ]
@@ -120,7 +121,12 @@ def door(bound: Bound, config: ManagerConfig, database: Database, consumer: Cons
         extend=lambda node, until_s: standing.extend(node, until_s),
     )
     certificate = Certificate(authority, config.places.server_pem)
-    guard = Guard(lambda relayed: standing.peer(relayed), desk.tokens, book.refused)
+    guard = Guard(
+        lambda relayed: standing.peer(relayed),
+        desk.tokens,
+        book.refused,
+        proven=lambda relayed: standing.prove(relayed),
+    )
     server = grpc.aio.server(options=[*_OPTIONS, *_STRANGER_OPTIONS], interceptors=[guard])
     inner_port = server.add_insecure_port("127.0.0.1:0")
     standing = Front(bound.listener, certificate.context, inner_port=inner_port, refused=book.refused)

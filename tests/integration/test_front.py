@@ -133,8 +133,8 @@ def test_many_peers_at_once_get_their_own_bytes_back_and_leave_nothing(tmp_path:
         await shut(writer)
 
     async def scenario() -> None:
-        async with scene(tmp_path) as place:
-            context = place.client_context()
+        async with scene(tmp_path, Limits(per_node=50)) as place:
+            context = place.client_context("n1")
             await asyncio.gather(*(one(place, context, number) for number in range(50)))
             await until(lambda: not place.inside and not place.front._held and not place.front._peers)
             assert place.refusals == []
@@ -164,7 +164,7 @@ def test_a_server_that_does_not_read_slows_the_peer_down_and_nothing_piles_up(tm
     async def scenario() -> None:
         async with scene(tmp_path) as place:
             place.is_reading.clear()
-            reader, writer = await place.dial()
+            reader, writer = await place.dial(place.client_context("n1"))
             sending = asyncio.ensure_future(flood(writer, pieces=64))
             await until(lambda: writer.transport.get_write_buffer_size() > 0)
             _, still = await asyncio.wait({sending}, timeout=1.0)
@@ -238,8 +238,9 @@ def test_strangers_are_bounded_and_do_not_keep_nodes_out(tmp_path: Path) -> None
             for context in [place.client_context("n1"), *[place.client_context()] * 4]:
                 held.append(await place.dial(context))
             await until(lambda: len(place.inside) == 5)
-            with pytest.raises((OSError, ssl.SSLError)):
-                await place.dial()
+            reader, writer = await place.dial()
+            assert await reader.read() == b""
+            await shut(writer)
             await until(lambda: any("too many connections without" in why for why in place.refusals))
             await shut(held.pop()[1])
             await until(lambda: len(place.inside) == 4)
@@ -250,6 +251,49 @@ def test_strangers_are_bounded_and_do_not_keep_nodes_out(tmp_path: Path) -> None
             await until(lambda: any("of node n1 at once" in why for why in place.refusals))
             for _, writer in [*held, surplus]:
                 await shut(writer)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("per_address", [3, 99])
+def test_handshakes_that_dawdle_keep_nobody_out(tmp_path: Path, per_address: int) -> None:
+    async def scenario() -> None:
+        limits = Limits(handshakes=3, per_address=per_address, handshake_s=3 * WAIT_S)
+        async with scene(tmp_path, limits) as place:
+            silent = [await asyncio.open_connection("127.0.0.1", place.port) for _ in range(5)]
+            reader, writer = await place.dial(place.client_context("n1"))
+            writer.write(b"here")
+            assert await reader.readexactly(4) == b"here"
+            assert [await reader.read() for reader, _ in silent[:3]] == [b""] * 3  # the oldest made room
+            assert any("its TLS handshake took long" in why for why in place.refusals)
+            for _, other in [*silent, (reader, writer)]:
+                await shut(other)
+
+    run(scenario())
+
+
+def test_a_stranger_has_little_to_say_and_little_time_until_it_has_proved_itself(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        limits = Limits(unproven_bytes=1000, unproven_s=3 * WAIT_S)
+        async with scene(tmp_path, limits) as place:
+            reader, writer = await place.dial()
+            writer.write(b"x" * 5000)
+            assert await reader.readexactly(1000) == b"x" * 1000
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await reader.read(1)
+            (inside,) = place.inside
+            place.front.prove(f"ipv4:127.0.0.1:{inside.get_extra_info('peername')[1]}")
+            assert await reader.readexactly(4000) == b"x" * 4000
+            await shut(writer)
+        async with scene(tmp_path, Limits(unproven_bytes=1000, unproven_s=0.2)) as place:
+            node_reader, node = await place.dial(place.client_context("n1"))
+            reader, writer = await place.dial()
+            assert await reader.read() == b""
+            node.write(b"y" * 5000)
+            assert await node_reader.readexactly(5000) == b"y" * 5000
+            await shut(writer)
+            await shut(node)
 
     run(scenario())
 

@@ -3,17 +3,20 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from tests.support.manager_process import ManagerProcess, eventually, submission
 from tests.support.secured import (
+    CALL_S,
     Refusal,
     connected,
     joined,
     listening,
     pushed_logs,
+    refusal,
     refused_events,
     said_hello,
     ticket_for,
@@ -24,8 +27,8 @@ from varuna_manager.security.authority import Authority
 from varuna_runtime.agent.credentials import new_key, request_for
 from varuna_runtime.spec.errors import AccessRefused, InvalidInput, NotFound
 from varuna_runtime.spec.tickets import user_token
-from varuna_runtime.wire.channels import Access
-from varuna_runtime.wire.v1 import agent_pb2
+from varuna_runtime.wire.channels import Access, open_channel
+from varuna_runtime.wire.v1 import agent_pb2, client_pb2, client_pb2_grpc, join_pb2, join_pb2_grpc
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +206,27 @@ def test_users_without_a_good_token_are_refused(manager: ManagerProcess, admin: 
         with Client(manager.address, access=access) as client, pytest.raises(AccessRefused, match=why):
             client.nodes()
     eventually(lambda: refused_events(admin, "unknown user token"))
+
+
+def test_nothing_large_is_taken_from_a_stranger_and_all_of_it_from_a_user(
+    manager: ManagerProcess, admin: Client
+) -> None:
+    large = client_pb2.SubmitRequest(model_json=b"x" * (20 << 20))
+    token = user_token(manager.home.admin_token.read_text())
+    stub: Any = client_pb2_grpc.ClientStub
+    for access, code in (
+        (Access(ca_pem=token.ca), grpc.StatusCode.UNAUTHENTICATED),
+        (access_of(token), grpc.StatusCode.INVALID_ARGUMENT),  # it was read, and is no submission
+    ):
+        with open_channel(manager.address, access, ()) as channel, pytest.raises(grpc.RpcError) as refused:
+            stub(channel).DryRun(large, timeout=CALL_S)
+        assert refusal(refused.value).code is code
+    join: Any = join_pb2_grpc.JoinStub
+    with open_channel(manager.address, Access(ca_pem=token.ca), ()) as channel:
+        request = join_pb2.JoinRequest(csr_pem=b"x" * (20 << 20))
+        with pytest.raises(grpc.RpcError) as refused:
+            join(channel).Join(request, timeout=2.0)
+    assert refusal(refused.value).code is grpc.StatusCode.DEADLINE_EXCEEDED  # nobody waited for all of it
 
 
 def test_a_join_ticket_is_no_user_token(manager: ManagerProcess, admin: Client) -> None:

@@ -1,7 +1,7 @@
 """Lets each peer call what it may: nodes AgentLink, users Client, anyone Join and Health."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from inspect import isasyncgen
 from typing import Any
@@ -27,8 +27,16 @@ Behaviour = Callable[[Any, Context], Any]
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # no generic when it runs
     """Stands before every call of a manager that speaks TLS."""
 
-    def __init__(self, peer: Callable[[str], Peer | None], tokens: Tokens, refused: Refused) -> None:
+    def __init__(
+        self,
+        peer: Callable[[str], Peer | None],
+        tokens: Tokens,
+        refused: Refused,
+        *,
+        proven: Callable[[str], None],
+    ) -> None:
         self._peer = peer
+        self._proven = proven
         self._tokens = tokens
         self._refused = refused
 
@@ -43,24 +51,26 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # no generic
         return handler if handler is None else self._guarded(handler, service)
 
     def _guarded(self, handler: Handler, service: str) -> Handler:
+        """Return the handler as one of a stream of requests: gRPC then reads none before we ask for it."""
         codec = (handler.request_deserializer, handler.response_serializer)
         match handler.request_streaming, handler.response_streaming:
             case False, False:
-                one = self._answering(handler.unary_unary, service)
-                return grpc.unary_unary_rpc_method_handler(one, *codec)
+                one = self._answering(handler.unary_unary, service, is_stream=False)
+                return grpc.stream_unary_rpc_method_handler(one, *codec)
             case True, False:
-                one = self._answering(handler.stream_unary, service)
+                one = self._answering(handler.stream_unary, service, is_stream=True)
                 return grpc.stream_unary_rpc_method_handler(one, *codec)
             case False, True:
-                many = self._streaming(handler.unary_stream, service)
-                return grpc.unary_stream_rpc_method_handler(many, *codec)
+                many = self._streaming(handler.unary_stream, service, is_stream=False)
+                return grpc.stream_stream_rpc_method_handler(many, *codec)
             case _:
-                many = self._streaming(handler.stream_stream, service)
+                many = self._streaming(handler.stream_stream, service, is_stream=True)
                 return grpc.stream_stream_rpc_method_handler(many, *codec)
 
-    def _answering(self, behaviour: Behaviour, service: str) -> Behaviour:
-        async def call(request: Any, context: Context) -> Any:
-            await self._enter(request, context, service)
+    def _answering(self, behaviour: Behaviour, service: str, *, is_stream: bool) -> Behaviour:
+        async def call(requests: Any, context: Context) -> Any:
+            token = await self._enter(context, service)
+            request = requests if is_stream else await _only(requests, context, token)
             try:
                 return await behaviour(request, context)
             except AccessRefused as err:
@@ -68,9 +78,10 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # no generic
 
         return call
 
-    def _streaming(self, behaviour: Behaviour, service: str) -> Behaviour:
-        async def call(request: Any, context: Context) -> None:
-            token = await self._enter(request, context, service)
+    def _streaming(self, behaviour: Behaviour, service: str, *, is_stream: bool) -> Behaviour:
+        async def call(requests: Any, context: Context) -> None:
+            token = await self._enter(context, service)
+            request = requests if is_stream else await _only(requests, context, token)
             try:
                 if token is None:
                     await _written(behaviour(request, context), context)
@@ -81,15 +92,13 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # no generic
 
         return call
 
-    async def _enter(self, request: Any, context: Context, service: str) -> Token | None:
+    async def _enter(self, context: Context, service: str) -> Token | None:
         """Find out who calls and whether they may; ends the call if not."""
         try:
             caller, token = self._caller(context, service)
         except AccessRefused as err:
             await self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(err))
         calling.set(caller)
-        if token is not None and "user" in request.DESCRIPTOR.fields_by_name:
-            request.user = token.name  # whatever the request claims
         return token
 
     def _caller(self, context: Context, service: str) -> tuple[Caller, Token | None]:
@@ -112,6 +121,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # no generic
         if service != _CLIENTS:
             raise AccessRefused(f"nobody may call {service}")
         token = self._token(context)
+        self._proven(context.peer())
         return Caller(address=peer.address, user=token.name), token
 
     def _token(self, context: Context) -> Token:
@@ -143,6 +153,16 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # no generic
         elif not peer.is_plain:  # the listener has told that already
             self._refused(peer.address, why)
         await context.abort(code, why)
+
+
+async def _only(requests: AsyncIterator[Any], context: Context, token: Token | None) -> Any:
+    """Return the one request of a call; of a user it names the token's, whatever it claims."""
+    request = await anext(requests, None)
+    if request is None:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call carried no request")
+    if token is not None and "user" in request.DESCRIPTOR.fields_by_name:
+        request.user = token.name
+    return request
 
 
 async def _written(result: Any, context: Context) -> None:

@@ -8,8 +8,8 @@ import asyncio
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,10 @@ import structlog
 from varuna_manager import files
 from varuna_manager.clock import wall_s
 from varuna_manager.security.authority import SERVER_LIFE_S, Authority, node_of
+from varuna_manager.security.relaying import PIECE_BYTES, Trial, pump, until_first_ends
 from varuna_runtime.spec.errors import Conflict
 
 _log = structlog.get_logger()
-_PIECE_BYTES = 64 << 10
 _CLOSE_S = 2.0
 _RENEW_EVERY_S = 3600.0
 _PLAIN_S = 10.0
@@ -52,8 +52,11 @@ class Limits:
     """What strangers may cost."""
 
     handshake_s: float = 10.0
-    strangers: int = 256  # connections without a certificate, those in their handshake included
-    per_address: int = 64  # of these
+    handshakes: int = 256  # at once; the one that takes longest makes room for the next
+    strangers: int = 256  # connections without a certificate
+    per_address: int = 64  # of each of these two
+    unproven_s: float = 60.0  # within this a stranger shows a token, or is let go of
+    unproven_bytes: int = 256 << 10  # and no more than this of it goes on before
     per_node: int = 32
     silence_s: int = 30  # a peer whose kernel does not answer for this long is gone
 
@@ -119,6 +122,8 @@ class Front:
         self._limits = limits or Limits()
         self._held: Counter[str] = Counter()
         self._peers: dict[int, Peer] = {}
+        self._trials: dict[int, Trial] = {}
+        self._handshakes: dict[asyncio.Task[None], str] = {}  # the oldest first, with its address
         self._renewed: dict[str, float] = {}
 
     def peer(self, relayed: str) -> Peer | None:
@@ -126,6 +131,12 @@ class Front:
         port = relayed.rpartition(":")[2]
         is_ours = relayed.startswith("ipv4:127.0.0.1:") and port.isdigit()
         return self._peers.get(int(port)) if is_ours else None
+
+    def prove(self, relayed: str) -> None:
+        """Let the peer behind a connection send what it likes: it has shown a valid token."""
+        port = relayed.rpartition(":")[2]
+        if port.isdigit() and (trial := self._trials.get(int(port))) is not None:
+            trial.end()
 
     def extend(self, node: str, until_s: float) -> None:
         """Let the connections of a node last until then (Unix time): it has just renewed its certificate."""
@@ -152,25 +163,48 @@ class Front:
         limits = self._limits
         with ExitStack() as held:
             held.callback(sock.close)
-            as_stranger = held.enter_context(ExitStack())
-            if not self._count(as_stranger, {"strangers": limits.strangers, address: limits.per_address}):
-                self._refused(address, "too many connections without a certificate at once")
-                return
             try:
-                found = await self._known(sock, address)
+                with self._shaking_hands(address):
+                    found = await self._known(sock, address)
             except (OSError, EOFError) as err:  # ssl.SSLError and TimeoutError are OSErrors
                 if why := _reason(err):
                     self._refused(address, why)
                 return
             peer, reader, writer = found
             held.callback(writer.transport.abort)
+            most = {"strangers": limits.strangers, address: limits.per_address}
             if peer.node:
-                as_stranger.close()
-                if not self._count(held, {f"node {peer.node}": limits.per_node}):
-                    self._refused(address, f"too many connections of node {peer.node} at once")
-                    return
+                most = {f"node {peer.node}": limits.per_node}
+            if not self._count(held, most):
+                whose = f"of node {peer.node}" if peer.node else "without a certificate"
+                self._refused(address, f"too many connections {whose} at once")
+                return
             with suppress(OSError, TimeoutError):
                 await self._relay(peer, reader, writer)
+
+    @contextmanager
+    def _shaking_hands(self, address: str) -> Iterator[None]:
+        """Hold a place for a handshake, for which the slowest peer gives way.
+
+        Nobody is known before its handshake, so nodes share these places with strangers: a full house
+        must not keep nodes out, and an honest handshake is over long before it is the oldest.
+        """
+        ours = [task for task, theirs in self._handshakes.items() if theirs == address]
+        if len(ours) >= self._limits.per_address:
+            self._give_way(ours[0])
+        elif len(self._handshakes) >= self._limits.handshakes:
+            self._give_way(next(iter(self._handshakes)))
+        task = asyncio.current_task()
+        assert task is not None
+        self._handshakes[task] = address
+        try:
+            yield
+        finally:
+            self._handshakes.pop(task, None)
+
+    def _give_way(self, task: asyncio.Task[None]) -> None:
+        self._refused(self._handshakes.pop(task), "its TLS handshake took long and others waited")
+        task.cancel()
 
     def _count(self, held: ExitStack, most: dict[str, int]) -> bool:
         """Count a connection under each key while `held` is open; False, uncounted, if one is at its most."""
@@ -210,7 +244,7 @@ class Front:
         self, sock: socket.socket, context: ssl.SSLContext | None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=_PIECE_BYTES, loop=loop)
+        reader = asyncio.StreamReader(limit=PIECE_BYTES, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         limits = (
             {}
@@ -224,16 +258,24 @@ class Front:
     async def _relay(self, peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry bytes both ways until one side ends, or the peer's time is over."""
         inner_reader, inner_writer = await asyncio.open_connection(
-            "127.0.0.1", self._inner_port, limit=_PIECE_BYTES
+            "127.0.0.1", self._inner_port, limit=PIECE_BYTES
         )
         port: int = inner_writer.get_extra_info("sockname")[1]
         self._peers[port] = peer  # before any byte of it
+        trial = self._trials[port] = Trial(
+            most_bytes=self._limits.unproven_bytes, within_s=self._limits.unproven_s
+        )
+        if peer.node:
+            trial.end()
         try:
-            await _until_first_ends(
-                _pump(reader, inner_writer), _pump(inner_reader, writer), self._time_of(peer)
+            await until_first_ends(
+                trial.pump(reader, inner_writer),
+                pump(inner_reader, writer),
+                trial.time(),
+                self._time_of(peer),
             )
         finally:
-            del self._peers[port]  # while the port is still ours
+            del self._peers[port], self._trials[port]  # while the port is still ours
             inner_writer.close()
         try:
             writer.close()
@@ -250,23 +292,6 @@ class Front:
         ends_at_s = peer.expires_at_s
         while (left_s := max(ends_at_s, self._renewed.get(peer.node, 0.0)) - wall_s()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(left_s)
-
-
-async def _until_first_ends(*pumps: Coroutine[None, None, None]) -> None:
-    running = [asyncio.ensure_future(pump) for pump in pumps]
-    try:
-        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on what comes, no faster than it is taken."""
-    while piece := await reader.read(_PIECE_BYTES):
-        writer.write(piece)
-        await writer.drain()
 
 
 async def _first_bytes(sock: socket.socket) -> bytes:
