@@ -180,6 +180,17 @@ class TestReading:
             ("restores", True, "spot restore"),
             ("overprovision", True, "overprovision"),
             ("repairs", True, "automatic repairs"),
+            ("more", {"upgradePolicy": {"mode": "Automatic"}}, "upgrade policy"),
+            (
+                "more",
+                {"upgradePolicy": {"automaticOSUpgradePolicy": {"enableAutomaticOSUpgrade": True}}},
+                "OS upgrades",
+            ),
+            (
+                "more",
+                {"resiliencyPolicy": {"automaticZoneRebalancingPolicy": {"enabled": True}}},
+                "zone rebalancing",
+            ),
         ],
     )
     def test_a_setting_that_does_harm_is_told(

@@ -32,6 +32,7 @@ def scale_set_body(subscription: str, seen: ScaleSet) -> Json:
         "singlePlacementGroup": seen.single_placement_group,
         "virtualMachineProfile": profile,
         "timeCreated": iso(0.0),
+        **seen.more,
     }
     if seen.restores:
         properties["spotRestorePolicy"] = {"enabled": True, "restoreTimeout": "PT1H"}

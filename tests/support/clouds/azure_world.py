@@ -76,6 +76,7 @@ class ScaleSet:
     restores: bool = False
     overprovision: bool = False
     repairs: bool = False
+    more: dict[str, object] = field(default_factory=dict)  # properties that change nothing here
     single_placement_group: bool = False
     zones: tuple[str, ...] = ("1", "2")
     tags: dict[str, str] = field(default_factory=lambda: {"varuna:cluster": "varuna"})

@@ -134,6 +134,9 @@ def _warnings(properties: Any, profile: Any) -> tuple[str, ...]:
     eviction = _word(profile.eviction_policy if profile else None)
     billing = profile.billing_profile if profile else None
     restore, repairs = properties.spot_restore_policy, properties.automatic_repairs_policy
+    upgrade, resiliency = properties.upgrade_policy, properties.resiliency_policy
+    os_upgrade = upgrade.automatic_os_upgrade_policy if upgrade else None
+    rebalancing = resiliency.automatic_zone_rebalancing_policy if resiliency else None
     told = (
         (
             is_spot and eviction != "delete",
@@ -153,6 +156,19 @@ def _warnings(properties: Any, profile: Any) -> tuple[str, ...]:
         (
             bool(repairs and repairs.enabled),
             "automatic repairs are on: Azure may replace machines that run a job; disable them",
+        ),
+        (
+            _word(upgrade.mode if upgrade else None) in ("automatic", "rolling"),
+            "the upgrade policy is not Manual: a change of the scale set restarts machines that run a job; "
+            "set its mode to Manual",
+        ),
+        (
+            bool(os_upgrade and os_upgrade.enable_automatic_os_upgrade),
+            "automatic OS upgrades are on: they replace the disks of machines that run a job; disable them",
+        ),
+        (
+            bool(rebalancing and rebalancing.enabled),
+            "automatic zone rebalancing is on: Azure ends machines that run a job; disable it",
         ),
         (
             bool(is_spot and billing and billing.max_price is not None and billing.max_price > 0),
