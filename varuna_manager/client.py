@@ -302,6 +302,10 @@ class Client:
         """Make a ticket or token useless at once, for open streams too."""
         self._call(self._stub.RevokeToken, pb.RevokeTokenRequest(id=id))
 
+    def revoke_node(self, node: str) -> None:
+        """Make every ticket and certificate of a node useless at once; its next ticket counts again."""
+        self._call(self._stub.RevokeToken, pb.RevokeTokenRequest(node=node))
+
     def _call(self, method: Callable[..., Any], request: object) -> Any:
         try:
             return method(request, timeout=self._timeout_s)

@@ -119,6 +119,7 @@ def door(bound: Bound, config: ManagerConfig, database: Database, consumer: Cons
         tokens=Tokens(database, clock.now_s),
         certificate_life_s=config.certificate_life_s,
         extend=lambda node, until_s: standing.extend(node, until_s),
+        end=lambda node: standing.end(node),
     )
     certificate = Certificate(authority, config.places.server_pem)
     guard = Guard(

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ from tests.support.secured import (
     CALL_S,
     Refusal,
     connected,
+    hello_of,
     joined,
     listening,
     pushed_logs,
@@ -28,7 +30,14 @@ from varuna_runtime.agent.credentials import new_key, request_for
 from varuna_runtime.spec.errors import AccessRefused, InvalidInput, NotFound
 from varuna_runtime.spec.tickets import user_token
 from varuna_runtime.wire.channels import Access, open_channel
-from varuna_runtime.wire.v1 import agent_pb2, client_pb2, client_pb2_grpc, join_pb2, join_pb2_grpc
+from varuna_runtime.wire.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    client_pb2,
+    client_pb2_grpc,
+    join_pb2,
+    join_pb2_grpc,
+)
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +122,36 @@ def test_no_node_speaks_in_the_name_of_another(manager: ManagerProcess, admin: C
         assert "certificate is that of node n6" in found.why
     assert all(node.node != "n7" for node in admin.nodes())
     eventually(lambda: refused_events(admin, "certificate is that of node n6"))
+
+
+def test_a_node_whose_certificate_is_revoked_is_out_until_it_has_a_new_ticket(
+    manager: ManagerProcess, admin: Client
+) -> None:
+    access, unspent = joined(manager, ticket_for(admin, "n8")), ticket_for(admin, "n8")
+    assert isinstance(access, Access)
+    hello = agent_pb2.AgentMessage(hello=hello_of("n8"))
+    stub: Any = agent_pb2_grpc.AgentLinkStub
+    with open_channel(manager.address, access, ()) as channel:
+        held_open: SimpleQueue[agent_pb2.AgentMessage | None] = SimpleQueue()
+        held_open.put(hello)
+        stream = stub(channel).Connect(iter(held_open.get, None), timeout=CALL_S)
+        assert next(stream).HasField("welcome")
+        admin.revoke_node("n8")
+        with pytest.raises(grpc.RpcError) as ended:
+            list(stream)
+        held_open.put(None)
+    assert refusal(ended.value).code is not grpc.StatusCode.DEADLINE_EXCEEDED
+    answer = said_hello(manager, access, "n8")
+    assert isinstance(answer, Refusal)
+    assert "the certificate of node n8 is revoked" in answer.why
+    with open_channel(manager.address, access, ()) as channel, pytest.raises(grpc.RpcError) as refused:
+        stub(channel).Renew(agent_pb2.RenewRequest(csr_pem=request_for(new_key())), timeout=CALL_S)
+    assert refusal(refused.value).code is grpc.StatusCode.UNAUTHENTICATED
+    assert isinstance(joined(manager, unspent), Refusal)
+    again = joined(manager, ticket_for(admin, "n8"))
+    assert isinstance(again, Access)
+    assert isinstance(said_hello(manager, again, "n8"), agent_pb2.ManagerMessage)
+    assert any(e.what == "token-revoked" and "of node n8" in e.why for e in admin.events())
 
 
 def test_a_certificate_of_another_authority_or_of_the_past_is_not_let_in(

@@ -49,13 +49,17 @@ def joined(
     return Access(ca_pem=made.ca_pem.decode(), certificate_pem=made.certificate_pem.decode(), key_pem=key_pem)
 
 
+def hello_of(node: str) -> agent_pb2.Hello:
+    return agent_pb2.Hello(
+        node=node, incarnation="i", slots=1, device_kind="cpu:test", memory_bytes=1 << 30, host="127.0.0.1"
+    )
+
+
 def said_hello(
     manager: ManagerProcess, access: Access | None, node: str
 ) -> "agent_pb2.ManagerMessage | Refusal":
     """Return the first answer to an agent's Hello."""
-    hello = agent_pb2.Hello(
-        node=node, incarnation="i", slots=1, device_kind="cpu:test", memory_bytes=1 << 30, host="127.0.0.1"
-    )
+    hello = hello_of(node)
     with open_channel(manager.address, access, ()) as channel:
         stub: Any = agent_pb2_grpc.AgentLinkStub
         call = stub(channel).Connect(iter([agent_pb2.AgentMessage(hello=hello)]), timeout=CALL_S)

@@ -58,14 +58,20 @@ def ls(*, as_json: bool, manager: str | None) -> None:
         )
 
 
-@token.command(epilog=examples("varuna token revoke 3f6c01aa"))
-@click.argument("id")
+@token.command(epilog=examples("varuna token revoke 3f6c01aa", "varuna token revoke --node vm-3"))
+@click.argument("id", required=False)
+@click.option("--node", metavar="NAME", help="Every ticket and certificate that this node has.")
 @manager_option
-def revoke(id: str, *, manager: str | None) -> None:
+def revoke(id: str | None, *, node: str | None, manager: str | None) -> None:
     """Make a ticket or token useless at once, also for what uses it just now."""
+    if (id is None) == (node is None):
+        raise click.UsageError("give one of ID and --node NAME")
     with connect(manager) as client:
-        client.revoke_token(id)
-    click.echo(f"{id} is revoked")
+        if node is None:
+            client.revoke_token(id or "")
+        else:
+            client.revoke_node(node)
+    click.echo(f"{id} is revoked" if node is None else f"{node} needs a new ticket to come back")
 
 
 @click.command(epilog=examples("varuna login < token.txt"))

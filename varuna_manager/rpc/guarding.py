@@ -117,6 +117,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # no generic
         if service == _AGENTS:
             if not peer.node:
                 raise AccessRefused("agents need a certificate; start with --join and a join ticket first")
+            if self._tokens.is_barred(peer.node, peer.issued_at_s):
+                raise AccessRefused(f"the certificate of node {peer.node} is revoked; it needs a new ticket")
             return caller, None
         if service != _CLIENTS:
             raise AccessRefused(f"nobody may call {service}")

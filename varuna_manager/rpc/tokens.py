@@ -63,9 +63,13 @@ class TokenCalls:
     async def RevokeToken(  # noqa: N802
         self, request: client_pb2.RevokeTokenRequest, context: Context
     ) -> client_pb2.RevokeTokenReply:
-        """Make a ticket or token useless at once."""
+        """Make a ticket or token useless at once, or all that a node has."""
         async with refusals(context):
             desk, book = self._opened()
+            if request.node:
+                await desk.bar(request.node)
+                book.token_revoked(user_or(""), f"every ticket and certificate of node {request.node}")
+                return client_pb2.RevokeTokenReply()
             token = await desk.tokens.revoke(request.id)
             book.token_revoked(user_or(""), f"{token.kind} {token.id} of {token.name}")
             return client_pb2.RevokeTokenReply()

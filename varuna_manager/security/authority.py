@@ -2,6 +2,7 @@
 
 import datetime
 import re
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -147,6 +148,11 @@ def key_sha256(key: ec.EllipticCurvePublicKey) -> str:
     encoding, form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     digest.update(key.public_bytes(encoding, form))
     return digest.finalize().hex()
+
+
+def issued_at_s(not_before: str) -> float:
+    """Return when a certificate of ours was made, in whole seconds, by its `notBefore` as ssl tells it."""
+    return ssl.cert_time_to_seconds(not_before) + _BACKDATED_S
 
 
 def node_of(names: object) -> str:

@@ -19,6 +19,7 @@ USER_TTL_S = 90 * 86400.0
 _ADMIN_TTL_S = 10 * 365 * 86400.0
 _MAX_TTL_S = 20 * 365 * 86400.0
 _MAX_NAME = 200
+_NEXT_S = 1.0  # certificates tell whole seconds: the next one of a barred node must be of a later one
 ADMIN = "admin"
 
 
@@ -32,6 +33,8 @@ class Desk:
     certificate_life_s: float
     extend: Callable[[str, float], None]
     """Told (node, Unix time) when a node has renewed: its connections are good until then."""
+    end: Callable[[str], None]
+    """Told the node whose connections are to end."""
 
     async def ticket(self, node: str, *, created_by: str, ttl_s: float = 0.0) -> tuple[Token, str]:
         """Return a new ticket for one machine and its text, which is kept nowhere. 0: the default life."""
@@ -53,6 +56,13 @@ class Desk:
         self.extend(node, issued.expires_at_s)
         return issued
 
+    async def bar(self, node: str) -> None:
+        """Make every ticket and certificate that a node has useless, and end its connections."""
+        self._checked("node", node)
+        await self.tokens.bar(node, wall_s())
+        self.end(node)
+        await asyncio.sleep(_NEXT_S)
+
     def _issued(self, node: str, csr_pem: bytes) -> Issued:
         return self.authority.issue(csr_pem, node, wall_s(), self.certificate_life_s)
 
@@ -71,12 +81,14 @@ class Desk:
         is_valid = known is not None and self.tokens.state(known) is TokenState.VALID
         return is_valid and (token.ca, token.manager) == (self.authority.ca_pem, self.address)
 
-    async def _made(self, kind: TokenKind, name: str, created_by: str, ttl_s: float) -> tuple[Token, str]:
-        what = "node" if kind is TokenKind.JOIN else "user"
+    def _checked(self, what: str, name: str) -> None:
         if not name.strip() or "/" in name or len(name) > _MAX_NAME or not name.isprintable():
             raise InvalidInput(
                 f"{what} {name[:80]!r}: wanted a name without a slash of at most {_MAX_NAME} characters"
             )
+
+    async def _made(self, kind: TokenKind, name: str, created_by: str, ttl_s: float) -> tuple[Token, str]:
+        self._checked("node" if kind is TokenKind.JOIN else "user", name)
         if not 0 < ttl_s <= _MAX_TTL_S:
             raise InvalidInput(f"ttl: seen {ttl_s:g} s, wanted more than 0 and at most 20 years")
         id, secret = new_token_id(), new_token_secret()

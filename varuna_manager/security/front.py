@@ -17,7 +17,7 @@ import structlog
 
 from varuna_manager import files
 from varuna_manager.clock import wall_s
-from varuna_manager.security.authority import SERVER_LIFE_S, Authority, node_of
+from varuna_manager.security.authority import SERVER_LIFE_S, Authority, issued_at_s, node_of
 from varuna_manager.security.relaying import PIECE_BYTES, Trial, pump, until_first_ends
 from varuna_runtime.spec.errors import Conflict
 
@@ -44,6 +44,7 @@ class Peer:
     address: str  # without a port
     node: str = ""  # of its certificate; empty without one
     is_plain: bool = False  # it spoke plain text: it may hear why it is refused, and nothing else
+    issued_at_s: float = 0.0  # Unix time at which the certificate was made
     expires_at_s: float | None = None  # Unix time at which the certificate ends
 
 
@@ -143,6 +144,12 @@ class Front:
         now_s = wall_s()
         self._renewed = {name: end for name, end in self._renewed.items() if end > now_s}
         self._renewed[node] = max(until_s, self._renewed.get(node, until_s))
+
+    def end(self, node: str) -> None:
+        """End every connection of a node."""
+        for port, peer in self._peers.items():
+            if peer.node == node:
+                self._trials[port].stop()
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -325,6 +332,7 @@ def _of_certificate(writer: asyncio.StreamWriter, address: str) -> Peer:
     return Peer(
         address=address,
         node=node_of(certificate.get("subjectAltName")),
+        issued_at_s=issued_at_s(certificate["notBefore"]),
         expires_at_s=float(ssl.cert_time_to_seconds(certificate["notAfter"])),
     )
 

@@ -18,17 +18,23 @@ class Trial:
         self._left_bytes = most_bytes
         self._within_s = within_s
         self._is_over = asyncio.Event()
+        self._is_stopped = asyncio.Event()
 
     def end(self) -> None:
         """It has proved itself."""
         self._is_over.set()
 
+    def stop(self) -> None:
+        """It is to go, whatever it has proved."""
+        self._is_over.set()
+        self._is_stopped.set()
+
     async def time(self) -> None:
-        """Wait until its time is over; for ever once it has proved itself."""
+        """Wait until its time is over; once it has proved itself, until it is to go."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._within_s):
                 await self._is_over.wait()
-            await asyncio.Event().wait()
+            await self._is_stopped.wait()
 
     async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass on what comes; what is too much waits."""

@@ -29,6 +29,12 @@ _tokens = sa.Table(
     sa.Column("used_key", sa.Text, nullable=False),
     sa.Column("revoked_at_s", sa.Float, nullable=True),
 )
+_barred = sa.Table(
+    "barred",
+    _tables,
+    sa.Column("node", sa.Text, primary_key=True),
+    sa.Column("until_s", sa.Float, nullable=False),
+)
 
 
 class Tokens:
@@ -42,6 +48,9 @@ class Tokens:
         database.add_tables(_tables)
         with database.reading() as connection:
             rows = connection.execute(sa.select(_tokens)).mappings()
+            self._barred: dict[str, float] = {
+                row.node: row.until_s for row in connection.execute(sa.select(_barred))
+            }
             found = [Token(**{**row, "kind": TokenKind(row["kind"])}) for row in rows]
         self._tokens = {token.id: token for token in found}
 
@@ -96,6 +105,19 @@ class Tokens:
                 await self._keep(found)
         return found
 
+    async def bar(self, node: str, now_s: float) -> None:
+        """Revoke the tickets of a node, and the certificates that it got until now, for good."""
+        async with self._changing:
+            for token in self.all():
+                if (token.kind, token.name) == (TokenKind.JOIN, node) and token.revoked_at_s is None:
+                    await self._keep(replace(token, revoked_at_s=self._now_s()))
+            await asyncio.to_thread(self._write_barred, node, now_s)
+            self._barred[node] = now_s
+
+    def is_barred(self, node: str, issued_at_s: float) -> bool:
+        """Return whether a certificate of that node and age counts no more."""
+        return issued_at_s <= self._barred.get(node, float("-inf"))
+
     async def forget(self, id: str) -> None:
         """Remove one for good; nothing happens if there is none."""
         async with self._changing:
@@ -133,6 +155,11 @@ class Tokens:
         with self._database.writing() as connection:
             connection.execute(sa.delete(_tokens).where(_tokens.c.id == token.id))
             connection.execute(sa.insert(_tokens).values(row))
+
+    def _write_barred(self, node: str, until_s: float) -> None:
+        with self._database.writing() as connection:
+            connection.execute(sa.delete(_barred).where(_barred.c.node == node))
+            connection.execute(sa.insert(_barred).values(node=node, until_s=until_s))
 
     def _delete(self, ids: list[str]) -> None:
         with self._database.writing() as connection:

@@ -12,7 +12,7 @@ CLOUDS = {"aws": on_aws, "azure": on_azure}
 NOTICE_S = 25.0
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_a_gpt_trains_through_a_spot_market_to_the_same_bits(
     cloud: str, tmp_path: Path, gpt: Callable[..., Path], gpt_truth: Truth

@@ -111,6 +111,7 @@ class Bridge:
     num_duds: int = 0
     machines: dict[str, Machine] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)  # every node there ever was, in order
+    duds: list[str] = field(default_factory=list)  # those that never started an agent
     most: int = 0  # machines there were at one time
     _scratch: "tempfile.TemporaryDirectory[str]" = field(default_factory=_short_folder)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -179,6 +180,7 @@ class Bridge:
         if self.num_duds > 0:
             self.num_duds -= 1
             boots_at_s = float("inf")
+            self.duds.append(node)
         self.machines[node] = Machine(node=node, home=home, metadata=metadata, boots_at_s=boots_at_s)
         self.seen.append(node)
 

@@ -118,6 +118,10 @@ class Installation:
             assert time.monotonic() < deadline, f"never: {what}\n{self.story()}"
             time.sleep(0.1)
 
+    def eventually_alone(self, holds: Callable[[], object], what: str) -> None:
+        """Wait until `holds` while no manager is there to tell a story."""
+        wait_until(lambda: bool(holds()), f"never: {what}", PATIENCE_S)
+
     def nodes(self) -> dict[str, NodeStatus]:
         """Return every node that the manager knows."""
         return {node.node: node for node in self.client().nodes()}

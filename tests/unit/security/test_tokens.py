@@ -24,6 +24,7 @@ class Office:
         self.now_s = 1_800_000_000.0
         self.folder = folder
         self.extended: list[tuple[str, float]] = []
+        self.ended: list[str] = []
         self.database = Database(folder / "journal.sqlite")
         self.tokens = Tokens(self.database, lambda: self.now_s)
         self.desk = Desk(
@@ -32,6 +33,7 @@ class Office:
             tokens=self.tokens,
             certificate_life_s=60.0,
             extend=lambda node, until_s: self.extended.append((node, until_s)),
+            end=self.ended.append,
         )
 
     def reopened(self) -> Tokens:
@@ -157,5 +159,22 @@ def test_a_damaged_request_does_not_use_the_ticket_up(office: Office) -> None:
         (found,) = office.tokens.all()
         assert found == token
         assert found.kind is TokenKind.JOIN
+
+    asyncio.run(scenario())
+
+
+def test_a_barred_node_keeps_nothing_it_has_and_a_restart_forgets_none_of_it(office: Office) -> None:
+    async def scenario() -> None:
+        _, text = await office.desk.ticket("n1", created_by="admin")
+        await office.tokens.bar("n1", office.now_s)
+        assert [t.state(office.now_s) for t in office.tokens.all()] == [TokenState.REVOKED]
+        with pytest.raises(AccessRefused, match="is revoked"):
+            await office.desk.joined(
+                join_ticket(text).id, join_ticket(text).secret, "n1", request_for(new_key())
+            )
+        for tokens in (office.tokens, office.reopened()):
+            assert tokens.is_barred("n1", office.now_s)
+            assert not tokens.is_barred("n1", office.now_s + 1)
+            assert not tokens.is_barred("n2", office.now_s - DAY_S)
 
     asyncio.run(scenario())

@@ -358,10 +358,12 @@ class TokenStatus(_message.Message):
     def __init__(self, id: _Optional[str] = ..., kind: _Optional[_Union[TokenKind, str]] = ..., name: _Optional[str] = ..., created_at: _Optional[float] = ..., expires_at: _Optional[float] = ..., state: _Optional[str] = ..., created_by: _Optional[str] = ...) -> None: ...
 
 class RevokeTokenRequest(_message.Message):
-    __slots__ = ("id",)
+    __slots__ = ("id", "node")
     ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     id: str
-    def __init__(self, id: _Optional[str] = ...) -> None: ...
+    node: str
+    def __init__(self, id: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
 
 class RevokeTokenReply(_message.Message):
     __slots__ = ()
