@@ -314,6 +314,17 @@ def test_a_detached_machine_is_a_stray_and_is_ended_alone(pool: AwsProvider, gro
     assert (after.phase, after.is_stray) == (InstancePhase.GONE, False)
 
 
+def test_a_locked_stray_keeps_nothing_else_from_ending(
+    pool: AwsProvider, group: Group, proxy: FaultProxy
+) -> None:
+    (member,) = group.create(1).members()
+    strays = sorted([group.run_stray(), group.run_stray()])
+    seen = pool.read(NOW_S)
+    proxy.add(aws_error("TerminateInstances", "OperationNotPermitted", times=1))
+    assert refusal(lambda: pool.release([*strays, member], seen)).trouble is Trouble.CONFIG
+    assert group.running() == strays[:1]
+
+
 def test_members_that_outlive_their_group_are_strays(pool: AwsProvider, group: Group) -> None:
     group.create(2)
     orphans = group.members()

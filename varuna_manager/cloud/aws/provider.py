@@ -98,9 +98,8 @@ class AwsProvider:
         wanted = tuple(dict.fromkeys(nodes))
         if unknown := [n for n in wanted if n not in known and n not in members]:
             raise InvalidInput(f"no node {', '.join(unknown)} in group {self._settings.group}; read it again")
-        for node in wanted:
-            if node not in members and known[node].is_stray and known[node].phase is not InstancePhase.GONE:
-                self._calls.end_machine(node)
+        loose = [known[n] for n in wanted if n not in members]
+        failed = self._end_strays([i.node for i in loose if i.is_stray and i.phase is not InstancePhase.GONE])
         aside = [n for n in wanted if n in members and machines.is_aside(members[n])]
         for node in aside:
             self._end_member(node, lowers=False)
@@ -115,6 +114,8 @@ class AwsProvider:
             raise ProviderError(
                 f"{later} more nodes to end than one call has time for", trouble=Trouble.RETRY
             )
+        if failed is not None:
+            raise failed
 
     def give_up(self, seen: PoolReading) -> None:
         """Lower the target to what exists, if everything alive is protected; else the next readings warn."""
@@ -213,6 +214,16 @@ class AwsProvider:
         except ProviderError as err:
             self._note_unanswered(err)
             raise
+
+    def _end_strays(self, nodes: Sequence[str]) -> ProviderError | None:
+        """End machines of no group; return the first refusal: one that is locked spares no other."""
+        failed = None
+        for node in nodes:
+            try:
+                self._calls.end_machine(node)
+            except ProviderError as err:
+                failed = failed or err
+        return failed
 
     def _note_unanswered(self, err: ProviderError) -> None:
         if err.trouble is Trouble.RETRY:
