@@ -184,6 +184,28 @@ def test_an_abandoned_machine_is_a_stray_and_can_be_ended(cloud: Cloud) -> None:
     assert running(settled(cloud.provider, 1)) == [second]
 
 
+def test_a_protected_stray_keeps_no_other_from_ending(zonal: Cloud) -> None:
+    strays = sorted(nodes(zonal, 2))
+    for node in strays:
+        zonal.world.abandon(zonal.group, node)
+    reading = read(zonal.provider)
+    zonal.world.faults.append(Fault(f"DELETE .*/{strays[0]}$", 400))
+    with pytest.raises(ProviderError):
+        zonal.provider.release(strays, reading)
+    reading = read(zonal.provider)
+    assert [i.node for i in reading.instances] == strays[:1]
+    zonal.provider.release(strays[:1], reading)
+    assert read(zonal.provider).instances == ()
+
+
+def test_a_stray_that_went_by_itself_is_ended_already(zonal: Cloud) -> None:
+    (stray,) = nodes(zonal, 1)
+    zonal.world.abandon(zonal.group, stray)
+    reading = read(zonal.provider)
+    zonal.world.faults.append(Fault("DELETE", 404, body={"error": {"message": "not found"}}))
+    zonal.provider.release([stray], reading)
+
+
 def test_machines_of_another_group_are_none_of_ours(cloud: Cloud) -> None:
     other = cloud.world.add_group("other", zone="z1-a")
     nodes(cloud, 1)

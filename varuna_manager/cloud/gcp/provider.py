@@ -83,8 +83,14 @@ class GcpProvider:
         if unknown:
             raise InvalidInput(f"no node {', '.join(unknown)} in group {self._settings.group}")
         self._delete([by_name[node] for node in dict.fromkeys(nodes) if node in by_name])
+        failed = None  # one that is protected spares no other
         for node in sorted(set(nodes) & strays.keys() - by_name.keys()):
-            self._rest.delete(f"{self._settings.project}/zones/{strays[node].zone}/instances/{node}")
+            try:
+                self._rest.delete(f"{self._settings.project}/zones/{strays[node].zone}/instances/{node}")
+            except ProviderError as err:
+                failed = failed or err
+        if failed is not None:
+            raise failed
 
     def give_up(self, seen: PoolReading) -> None:
         """Delete the places whose machine does not exist: that lowers the target and ends nothing."""

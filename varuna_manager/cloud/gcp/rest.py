@@ -33,7 +33,7 @@ class Rest:
         return self._call("POST", path, params, body)
 
     def delete(self, path: str) -> Json:
-        """Return the answer to a DELETE."""
+        """Return the answer to a DELETE; empty if there is nothing of that name any more."""
         return self._call("DELETE", path, {}, None)
 
     def pages(self, method: str, path: str, **params: str) -> Iterator[Json]:
@@ -58,6 +58,8 @@ class Rest:
         except httpx.HTTPError as err:
             raise ProviderError(f"{asked}: {type(err).__name__}: {err}", trouble=Trouble.RETRY) from err
         found = _document(answer)
+        if method == "DELETE" and answer.status_code == 404:
+            return {}
         if answer.is_success and found is not None:
             return found
         if answer.is_success:
