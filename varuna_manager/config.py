@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from varuna_manager import config_checks
 from varuna_manager.home import Home
@@ -31,7 +31,7 @@ class ManagerConfig(BaseModel):
     """auto: plain text on loopback, where everyone is let in, and TLS with tickets and tokens beyond it."""
     insecure_plaintext: bool = False
     """Plain text beyond loopback too: the control plane is then neither encrypted nor authenticated."""
-    advertise: str = ""
+    advertise: Annotated[str, StringConstraints(pattern=r"^[^\s/]*$")] = ""
     """HOST or HOST:PORT that others dial, for tickets and tokens; default: host, or for a wildcard the
     address of the interface with the default route."""
     certificate_life_s: Annotated[float, Field(ge=2)] = 86400.0
@@ -91,9 +91,12 @@ def load(path: Path) -> ManagerConfig:
     if all(line.lstrip().startswith(("#", "---")) or not line.strip() for line in text.splitlines()):
         return checked(ManagerConfig())
     found = read(ManagerConfig, text, source=str(path), cross_checks=config_checks.cross_checks)
-    if isinstance(found, Located):
+    if not isinstance(found, Located):
+        raise InvalidInput("\n".join(map(str, found)))
+    try:
         return checked(found.value)
-    raise InvalidInput("\n".join(map(str, found)))
+    except InvalidInput as err:
+        raise InvalidInput(f"{path}: {err}") from err
 
 
 def checked(config: ManagerConfig) -> ManagerConfig:

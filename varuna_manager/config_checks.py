@@ -13,19 +13,26 @@ def cross_checks(draft: Draft) -> None:
     """Add every relation that does not hold to the mistakes of the file."""
     pools = draft.get("pools")
     first_of: dict[str, int] = {}
+    first_host_of: dict[str, int] = {}
     for index, pool in enumerate(pools if isinstance(pools, list) else ()):
         if isinstance(pool, dict):
-            _check_name(draft, ("pools", index), pool, first_of)
+            _check_name(draft, ("pools", index, "name"), pool.get("name"), first_of)
             _check_bounds(draft, ("pools", index), pool)
             _check_place(draft, ("pools", index), pool)
+            _check_hosts(draft, ("pools", index, "hosts"), pool.get("hosts"), first_host_of)
     _check_backoff(draft)
 
 
-def _check_name(draft: Draft, at: Path, pool: dict[str, object], first_of: dict[str, int]) -> None:
-    name = pool.get("name")
+def _check_hosts(draft: Draft, at: Path, hosts: object, first_of: dict[str, int]) -> None:
+    """Two agents of one name would push each other out for ever."""
+    for index, host in enumerate(hosts if isinstance(hosts, list) else ()):
+        if isinstance(host, dict):
+            _check_name(draft, (*at, index, "node"), host.get("node"), first_of)
+
+
+def _check_name(draft: Draft, path: Path, name: object, first_of: dict[str, int]) -> None:
     if not isinstance(name, str):
         return
-    path = (*at, "name")
     if name in first_of:
         wanted = f"a name of its own; the first is on line {first_of[name]}"
         draft.add(path, seen=f'"{name}" a second time', wanted=wanted)

@@ -13,7 +13,6 @@ from varuna_manager.cloud.provider import ProviderError, Trouble
 from varuna_manager.cloud.ssh import Ssh
 from varuna_manager.cloud.static import SshProvider, StaticProvider, open_static
 from varuna_manager.pool_settings import SshHost, StaticPool
-from varuna_runtime.spec.errors import InvalidInput
 
 TICKET = "varuna-join-v1.c2VjcmV0"
 
@@ -49,7 +48,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 
 def host(name: str, **fields: object) -> SshHost:
-    return SshHost.model_validate({"host": name, "node": f"node-{name}", **fields})
+    return SshHost.model_validate({"host": name, "node": f"node-{name.rpartition('@')[2]}", **fields})
 
 
 def test_a_static_pool_without_hosts_knows_nothing() -> None:
@@ -61,18 +60,20 @@ def test_a_static_pool_without_hosts_knows_nothing() -> None:
 def test_an_agent_is_told_where_it_is_and_whom_to_call(hosts: Hosts) -> None:
     provider = hosts.provider(host("me@a", slots=4), command=f"{hosts.ssh.agent} --verbose")
     provider.grow(1, read(provider))
-    expected = "--verbose agent --manager 10.0.0.1:7 --node node-me@a --home FOLDER --slots 4 --host a"
-    folder = str(hosts.ssh.folder("me@a", "node-me@a"))
+    expected = "--verbose agent --manager 10.0.0.1:7 --node node-a --home FOLDER --slots 4 --host a"
+    folder = str(hosts.ssh.folder("me@a", "node-a"))
     assert hosts.arguments("me@a") == [folder if word == "FOLDER" else word for word in expected.split()]
 
 
 def test_no_word_of_the_settings_is_read_by_a_shell(hosts: Hosts) -> None:
     evil = "x'; touch hole #$(touch hole)`touch hole`"
-    provider = hosts.provider(host("a", node=evil, address="$(touch hole) & touch hole"))
+    provider = hosts.provider(
+        host("a", address=evil), command=f"{hosts.ssh.agent} '$(touch hole) & touch hole'"
+    )
     provider.grow(1, read(provider))
     assert evil in hosts.arguments("a")
     assert "$(touch hole) & touch hole" in hosts.arguments("a")
-    assert running(read(provider)) == [evil]
+    assert running(read(provider)) == ["node-a"]
     assert not list(hosts.ssh.root.rglob("hole"))
 
 
@@ -188,18 +189,6 @@ def test_a_missing_ssh_is_a_matter_of_settings() -> None:
     with pytest.raises(ProviderError, match="cannot run /nowhere/ssh") as failed:
         read(provider)
     assert failed.value.trouble is Trouble.CONFIG
-
-
-def test_a_host_that_looks_like_an_option_of_ssh_is_refused(hosts: Hosts) -> None:
-    provider = hosts.provider(host("-oProxyCommand=touch hole"))
-    with pytest.raises(InvalidInput, match="not an option"):
-        read(provider)
-
-
-def test_a_node_whose_name_is_a_path_is_refused(hosts: Hosts) -> None:
-    provider = hosts.provider(host("a", node="../../etc"))
-    with pytest.raises(InvalidInput, match="without a slash"):
-        read(provider)
 
 
 def test_a_shell_that_greets_is_told_of(hosts: Hosts) -> None:

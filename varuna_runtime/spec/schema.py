@@ -13,6 +13,14 @@ _PATTERNS = {
         "a name of at most 63 lower-case letters, digits and inner hyphens"
     ),
     "^[A-Za-z_][A-Za-z0-9_]*$": "a name of letters, digits and underscores that does not begin with a digit",
+    "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$": (
+        "a name of at most 40 lower-case letters, digits and inner hyphens"
+    ),
+    "^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$": (
+        "a name of at most 200 letters, digits, `.`, `_` and `-` that begins with a letter or digit"
+    ),
+    "^[^\\s-]\\S*$": "[USER@]HOST or a name of ssh's configuration",
+    "^[^\\s/]*$": "HOST or HOST:PORT",
 }
 _Json = dict[str, Any]
 
@@ -117,7 +125,10 @@ class Schema:
         if kind in ("integer", "number"):
             return ("a whole number" if kind == "integer" else "a number") + _bounds(node)
         if kind == "array":
-            return f"a list, each item {self._words(self._resolved(node.get('items')))}"
+            least = f" of at least {node['minItems']}" if "minItems" in node else ""
+            return f"a list{least}, each item {self._words(self._resolved(node.get('items')))}"
+        if "discriminator" in node:
+            return f"a mapping with a `{node['discriminator']['propertyName']}`"
         if kind == "object" and "properties" in node:
             return f"a mapping of {', '.join(node['properties'])}"
         if kind == "object":

@@ -83,7 +83,12 @@ def _failed_paths(locations: Iterable[Path], draft: Draft) -> tuple[Path, ...]:
             path = path[:-1]
         # A wrong key of an open mapping is located at (..., key, "[key]").
         paths[(*path, "[key]") if location[len(path) :] == ("[key]",) else path] = None
-    return tuple(paths)
+    # A list whose items are wrong is also too short to pydantic, which counts the right ones only.
+    return tuple(path for path in paths if not any(_is_inside(other, path) for other in paths))
+
+
+def _is_inside(path: Path, outer: Path) -> bool:
+    return len(path) > len(outer) and path[: len(outer)] == outer
 
 
 def _without_kinds(location: Path, draft: Draft) -> Path:

@@ -240,7 +240,7 @@ def described(node: Node) -> str:
     if isinstance(node, MappingNode):
         return "a mapping"
     if isinstance(node, SequenceNode):
-        return "a list"
+        return "a list" if node.value else "an empty list"
     assert isinstance(node, ScalarNode)
     if not node.style and tag_name(node) == "null":
         return "nothing" if not node.value else f'"{node.value}" (nothing)'

@@ -37,8 +37,36 @@ def test_the_store_is_below_the_home_by_default() -> None:
         ("- a\n", "wanted a mapping"),
         ("host: [\n", r"manager\.yaml:\d"),
         ("security: tls\ninsecure_plaintext: true\n", "insecure_plaintext: seen true beside security: tls"),
-        ("beat_s: 2.0\nlease_s: 3.0\n", "at least 3 x beat_s"),
-        ("pools: []\n", r"manager\.yaml:1: pools"),
+        ("beat_s: 2.0\nlease_s: 3.0\n", r"manager\.yaml: lease_s: .*at least 3 x beat_s"),
+        (
+            "pools: []\n",
+            r"^[^\n]*:1: pools: seen an empty list, wanted a list of at least 1, each item a mapping",
+        ),
+        (
+            "pools: {a: b}\n",
+            r"pools: seen a mapping, wanted a list of at least 1, each item a mapping with a `pro",
+        ),
+        # A wrong item is told alone: the list around it is none of the mistakes.
+        (
+            "pools:\n  - {name: A, provider: local}\n",
+            r"^[^\n]*:2: [^\n]*a name of at most 40 lower-case[^\n]*$",
+        ),
+        (
+            "pools:\n  - {name: a, provider: static, hosts: [{host: -oProxyCommand=x, node: n}]}\n",
+            r":2: pools\[0\]\.hosts\[0\]\.host: .*wanted \[USER@\]HOST",
+        ),
+        (
+            "pools:\n  - {name: a, provider: static, hosts: [{host: h, node: ../../etc}]}\n",
+            r":2: pools\[0\]\.hosts\[0\]\.node: .*begins with a letter or digit",
+        ),
+        (
+            "pools:\n"
+            "  - {name: a, provider: static, hosts: [{host: h, node: n}]}\n"
+            "  - {name: b, provider: static, hosts: [{host: i, node: m},\n"
+            "      {host: j, node: n}]}\n",
+            r':4: pools\[1\]\.hosts\[1\]\.node: seen "n" a second time, wanted .*line 2',
+        ),
+        ("advertise: http://manager\n", r":1: advertise: .*wanted HOST or HOST:PORT"),
         (
             "pools:\n  - name: a\n",
             r'manager\.yaml:2: pools\[0\]\.provider: seen nothing, wanted one of "aws"',
