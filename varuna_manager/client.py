@@ -375,8 +375,11 @@ def _translated(err: grpc.RpcError, address: str, access: Access | None) -> Varu
             "ask its operator for a new token"
         )
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-        reason = details.rpartition(": ")[2].strip(" )").lower()  # the rest is gRPC's own history of it
-        return NoManager(f"no manager answers at {address} ({reason}); start one with `varuna up`")
+        reason = details.rpartition(": ")[2].strip(" )]").lower()  # the rest is gRPC's own history of it
+        return NoManager(
+            f"no manager answers at {address} ({reason}); see that it runs and that its port can be reached, "
+            "or start one here with `varuna up`"
+        )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return NoManager(f"the manager at {address} does not answer in time; see its log")
     if code is grpc.StatusCode.NOT_FOUND:

@@ -37,7 +37,7 @@ def drain(node: str, *, manager: str | None) -> None:
 def node_table(found: tuple[NodeStatus, ...]) -> RenderableType:
     """Return the nodes as a table."""
     if not found:
-        return "no nodes; `varuna up -n 4` starts local ones"
+        return "no nodes; `varuna pools` shows who lends some, and `varuna up -n 4` starts local ones"
     columns = ("NODE", "STATE", ">SLOTS", "DEVICE", "JOB", "RANKS", "VANISHES IN", ">PID", "REASON")
     rows = [_row(node) for node in sorted(found, key=lambda n: n.node)]
     if len({node.pool for node in found}) <= 1:

@@ -226,7 +226,9 @@ class ClientService(TokenCalls, client_pb2_grpc.ClientServicer):
         secrets = submission.checked_secrets(request, found.spec)
         key = submission.bundle_key(request)
         if not await asyncio.to_thread(self._means.store.exists, key):
-            raise InvalidInput(f"bundle: {key} is not in the manager's store; upload it there first")
+            raise InvalidInput(
+                f"bundle: {key} is not in the manager's store; name that store with --store URL"
+            )
         job = f"{found.spec.name}-{new_suffix()}"
         await asyncio.to_thread(self._means.secrets.put, job, secrets)
         await self._consumer.post(

@@ -7,6 +7,11 @@ from varuna_manager.core.views import UNKNOWN_S
 from varuna_manager.sizing.memory import Memory, PoolMemory
 from varuna_manager.sizing.settings import Rules, Settings
 
+_NOT_SIZED = {
+    "local": "only `varuna up` and `varuna down` start and end its nodes",
+    "static": "its machines dial in by themselves; `varuna nodes` shows them",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
@@ -50,7 +55,7 @@ def _view(rules: Rules, pool: PoolMemory, now_s: float) -> PoolView:
         min=rules.min,
         max=rules.max,
         price=-1.0 if price is None else price,
-        reason=_reason(pool, now_s),
+        reason=_reason(rules, pool, now_s),
         retry_in_s=max(pool.retry_at_s, pool.quiet_until_s) - now_s if _waits(pool, now_s) else UNKNOWN_S,
         read_ago_s=UNKNOWN_S if reading is None else now_s - pool.read_s,
         warnings=reading.warnings if reading else (),
@@ -65,9 +70,11 @@ def _waits(pool: PoolMemory, now_s: float) -> bool:
     return max(pool.retry_at_s, pool.quiet_until_s) > now_s
 
 
-def _reason(pool: PoolMemory, now_s: float) -> str:
+def _reason(rules: Rules, pool: PoolMemory, now_s: float) -> str:
     if pool.failed is not None:
         return f"{pool.failed.trouble}: {pool.failed.message}"
+    if not rules.is_sized:
+        return _NOT_SIZED[rules.provider]
     if pool.short and _waits(pool, now_s):
         return pool.short
     return pool.limit

@@ -33,7 +33,10 @@ def open_store(url: str) -> Store:
     try:
         return RetryingStore(ObjectStore(from_url(url)))
     except Exception as err:  # an SDK error of any kind: bad configuration, no credentials
-        raise StoreError(f"cannot open the store {url}: {err}") from err
+        said = str(err).partition("\n")[0]  # what follows is the SDK's own source
+        raise StoreError(
+            f"cannot open the store {url}: {said}; wanted a URL such as {scheme}://bucket/prefix"
+        ) from err
 
 
 def _file_root(url: str) -> Path:

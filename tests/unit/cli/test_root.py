@@ -99,5 +99,8 @@ def test_an_address_that_is_none_is_refused(address: str, capsys: pytest.Capture
 
 def test_a_manager_that_is_not_there_is_told_in_one_short_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert root.run(["nodes", "--manager", "127.0.0.1:1"]) == root.NO_MANAGER
-    told = "varuna: no manager answers at 127.0.0.1:1 (connection refused); start one with `varuna up`\n"
+    told = (
+        "varuna: no manager answers at 127.0.0.1:1 (connection refused); see that it runs and that its port "
+        "can be reached, or start one here with `varuna up`\n"
+    )
     assert capsys.readouterr().err == told

@@ -1,0 +1,23 @@
+"""What `varuna pools` says of a pool that nobody sizes."""
+
+from varuna_manager.pool_settings import LocalPool, Sizing, SshHost, StaticPool
+from varuna_manager.sizing.memory import Memory
+from varuna_manager.sizing.settings import settings
+from varuna_manager.sizing.status import pool_views
+
+
+def test_a_pool_that_is_not_sized_says_who_starts_its_nodes() -> None:
+    host = SshHost(host="h", node="n")
+    pools = (
+        LocalPool(name="a"),
+        LocalPool(name="b", sized=True),
+        StaticPool(name="c", provider="static"),
+        StaticPool(name="d", provider="static", hosts=(host,)),
+    )
+    reasons = [view.reason for view in pool_views(Memory(), settings(pools, Sizing()), 0.0)]
+    assert reasons == [
+        "only `varuna up` and `varuna down` start and end its nodes",
+        "",
+        "its machines dial in by themselves; `varuna nodes` shows them",
+        "",
+    ]
