@@ -26,7 +26,7 @@ from varuna_runtime.wire.v1 import agent_pb2, agent_pb2_grpc
 _log = structlog.get_logger()
 _MAX_UNACKED = 256
 _MAX_BACKLOG = 20_000
-_SHOWN = 128  # characters of a name that was not checked
+_SHOWN = 500  # characters of what an agent may say in one line
 
 Messages = AsyncIterator[agent_pb2.AgentMessage]
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -215,7 +215,7 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
             case "warm":
                 return [(translate.warmed(message.warm, link.node, link.incarnation, at_s), Batch())]
             case "goodbye":
-                reason = message.goodbye.reason or "said goodbye"
+                reason = message.goodbye.reason[:_SHOWN] or "said goodbye"
                 left = events.NodeLeft(at_s=at_s, node=link.node, incarnation=link.incarnation, reason=reason)
                 return [(left, Batch())]
             case body:

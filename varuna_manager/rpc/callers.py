@@ -23,7 +23,9 @@ def refuse_other_node(node: str) -> None:
     """Raise AccessRefused when a node speaks in another's name."""
     caller = calling.get()
     if caller is not None and caller.node != node:
-        raise AccessRefused(f"the certificate is that of node {caller.node}, which may not speak for {node}")
+        raise AccessRefused(
+            f"the certificate is that of node {caller.node}, which may not speak for {node[:128]}"
+        )
 
 
 def user_or(claimed: str) -> str:

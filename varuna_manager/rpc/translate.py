@@ -1,5 +1,6 @@
 """Between protobuf and the core's records; pure."""
 
+import math
 import re
 from collections.abc import Iterable
 from typing import TypedDict
@@ -15,7 +16,7 @@ from varuna_runtime.wire.v1 import agent_pb2, common_pb2
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _MAX_SLOTS = 1024
 _MAX_TEXT = 64 * 2**10
-_MAX_NOTE = 500  # characters of what a source of notices says
+_MAX_NOTE = 500  # characters of what is one line when it is shown
 
 _CAUSES = {common_pb2.FailureCause.Value(cause.name): cause for cause in Cause}
 _KINDS = {GenerationKind.TRAIN: common_pb2.TRAIN, GenerationKind.PROFILE: common_pb2.PROFILE}
@@ -38,6 +39,8 @@ def joined(hello: agent_pb2.Hello, at_s: float) -> events.NodeJoined:
         raise InvalidInput(f"slots: seen {hello.slots}, wanted 1 to {_MAX_SLOTS}")
     if hello.memory_bytes <= 0:
         raise InvalidInput(f"memory_bytes: seen {hello.memory_bytes}, wanted the bytes of one slot")
+    if len(hello.device_kind) > _MAX_NOTE or len(hello.host) > _MAX_NOTE:
+        raise InvalidInput(f"device_kind and host: wanted at most {_MAX_NOTE} characters each")
     return events.NodeJoined(
         at_s=at_s,
         node=hello.node,
@@ -46,7 +49,7 @@ def joined(hello: agent_pb2.Hello, at_s: float) -> events.NodeJoined:
         device_kind=hello.device_kind,
         memory_bytes=hello.memory_bytes,
         host=hello.host,
-        notices=hello.notices,
+        notices=hello.notices[:_MAX_NOTE],
         pid=hello.pid,
         running=running(hello.running),
     )
@@ -66,9 +69,13 @@ def notice(report: agent_pb2.NoticeReport, node: str, incarnation: str, at_s: fl
         )
     if report.cancelled:
         return events.NoticeCancelled(at_s=at_s, node=node, incarnation=incarnation)
-    deadline_s = at_s + max(report.seconds_left, 0.0)
+    left_s = report.seconds_left if 0.0 <= report.seconds_left < math.inf else 0.0  # no number: any moment
     return events.NoticeReceived(
-        at_s=at_s, node=node, incarnation=incarnation, deadline_s=deadline_s, source=report.source
+        at_s=at_s,
+        node=node,
+        incarnation=incarnation,
+        deadline_s=at_s + left_s,
+        source=report.source[:_MAX_NOTE],
     )
 
 
@@ -217,14 +224,15 @@ def command(action: Command) -> agent_pb2.ManagerMessage:
 
 
 def _prepared(head: _Head, report: agent_pb2.Prepared) -> events.RankPrepared:
-    endpoint = Endpoint(rank=report.endpoint.rank, host=report.endpoint.host, port=report.endpoint.port)
+    told = report.endpoint
+    endpoint = Endpoint(rank=head["rank"], host=told.host[:_MAX_NOTE], port=told.port)
     return events.RankPrepared(
-        **head, plan_hash=report.plan_hash, endpoint=endpoint, resume_step=report.resume_step
+        **head, plan_hash=report.plan_hash[:_MAX_NOTE], endpoint=endpoint, resume_step=report.resume_step
     )
 
 
 def _finished(head: _Head, report: common_pb2.Finished) -> tuple[events.Durable, ...]:
-    finished = events.RankFinished(**head, step=report.step, weights_sha256=report.weights_sha256)
+    finished = events.RankFinished(**head, step=report.step, weights_sha256=report.weights_sha256[:_MAX_NOTE])
     if not report.profile_json:
         return (finished,)
     try:

@@ -73,7 +73,7 @@ def spent(token: Token | None, secret: str, *, node: str, key_sha256: str, now_s
     """
     found = _matching(token, secret, TokenKind.JOIN)
     if found.name != node:
-        raise AccessRefused(f"join ticket {found.id} is for node {found.name}, not for {node}")
+        raise AccessRefused(f"join ticket {found.id} is for node {found.name}, not for {node[:128]}")
     renewed = "make a new one: varuna token create --node " + found.name
     if found.revoked_at_s is not None:
         raise AccessRefused(f"join ticket {found.id} of node {node} is revoked; {renewed}")

@@ -100,6 +100,19 @@ def test_a_notice_is_a_deadline_on_our_clock_and_can_be_withdrawn() -> None:
     assert withdrawn == events.NoticeCancelled(at_s=5.0, node="n", incarnation="i")
 
 
+@pytest.mark.parametrize("left_s", [-1.0, float("nan"), float("inf")])
+def test_a_notice_without_a_sensible_time_is_for_now(left_s: float) -> None:
+    given = translate.notice(agent_pb2.NoticeReport(seconds_left=left_s, source="s" * 10**6), "n", "i", 5.0)
+    assert isinstance(given, events.NoticeReceived)
+    assert (given.deadline_s, len(given.source)) == (5.0, 500)
+
+
+@pytest.mark.parametrize("field", ["device_kind", "host"])
+def test_a_hello_with_a_novel_in_it_is_refused(field: str) -> None:
+    with pytest.raises(InvalidInput, match=field):
+        translate.joined(agent_pb2.Hello(**HELLO | {field: "x" * 501}), 5.0)  # type: ignore[arg-type]
+
+
 def test_a_hint_is_told_and_moves_nothing() -> None:
     report = agent_pb2.NoticeReport(is_hint=True, source="aws", detail="rebalance recommended")
     assert translate.notice(report, "n", "i", 5.0) == events.NoticeHinted(
