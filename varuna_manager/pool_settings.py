@@ -100,7 +100,6 @@ class AzurePool(CloudPool):
     subscription: Text
     resource_group: Text
     scale_set: Text
-    cluster: Text = "varuna"
 
 
 class GcpPool(CloudPool):
