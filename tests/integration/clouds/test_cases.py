@@ -89,23 +89,6 @@ def test_t7_m22_a_job_that_loses_its_last_machine_parks_says_why_and_resumes(
 
 
 @pytest.mark.timeout(600)
-def test_m11_m27_machines_that_run_and_do_nothing_are_ended_and_replaced(
-    here: Installation, tmp_path: Path, tiny: Job, tiny_truth: Truth
-) -> None:
-    """One never joins; the processes of another end, and the cloud goes on to say that it runs."""
-    here.bridge.num_duds = 1
-    job = here.submit(tiny(tmp_path / "job", nodes=nodes(1, 3)), pause_s=0.6)
-    before = here.wait(job, lambda s: s.nodes == 2 and s.step > 0)
-    dud = here.bridge.duds[-1]
-    zombie = here.working(job)[-1]
-    here.bridge[zombie].kill_processes()
-    here.wait(job, lambda s: s.generation > before.generation and s.step > before.step)
-    here.eventually(lambda: not {dud, zombie} & set(here.site.billed()), "both are ended")
-    here.eventually(lambda: len(here.ready()) == 3, "both are replaced")
-    here.cli.run("cancel", job)
-
-
-@pytest.mark.timeout(600)
 def test_m3_a_job_that_ended_while_no_manager_listened_buys_no_machine_afterwards(
     here: Installation, tmp_path: Path, tiny: Job, tiny_truth: Truth
 ) -> None:
@@ -183,48 +166,8 @@ def test_m16_m45_a_machine_with_our_tag_that_belongs_to_no_group_is_ended(here: 
     here.wait_quiet()
 
 
-@pytest.mark.timeout(600)
-def test_m44_a_smaller_demand_ends_idle_machines_and_no_other(
-    here: Installation, tmp_path: Path, tiny: Job, tiny_truth: Truth
-) -> None:
-    large = here.submit(tiny(tmp_path / "large", nodes=nodes(1, 3)))
-    small = here.submit(tiny(tmp_path / "small", nodes=nodes(1, 1)))
-    here.wait(large, lambda s: s.step > 0 and len(here.ready()) == 3)
-    here.wait_over(large)
-    here.wait(small, lambda s: s.step > 0)
-    (busy,) = here.working(small)
-    here.eventually(lambda: here.site.billed() == [busy], "the idle machines are ended")
-    assert here.site.desired() == 1
-    succeeds(here, small, tiny_truth)
-    assert (here.status(small).morphs, here.status(small).replayed_steps) == (0, 0)
-
-
-@pytest.mark.timeout(600)
-def test_m43_the_calls_to_the_cloud_do_not_grow_with_the_jobs(
-    here: Installation, tmp_path: Path, tiny: Job
-) -> None:
-    folder = tiny(tmp_path / "job", nodes=nodes(1, 1))
-    jobs = [here.submit(folder)]
-    here.wait(jobs[0], lambda s: s.step > 0)
-    alone = per_pass(here)
-    jobs += [here.submit(folder) for _ in range(5)]
-    many = per_pass(here)
-    assert many == alone
-    for job in jobs:
-        here.cli.run("cancel", job)
-
-
 def has_ended(here: Installation, job: str) -> bool:
     """Whether the job's last word is in the store."""
     assert isinstance(here.site, AwsSite)
     stored = here.site.group.moto.client("s3").list_objects_v2(Bucket="varuna-e2e")
     return any(item["Key"].endswith(f"{job}/ending.json") for item in stored["Contents"])
-
-
-def per_pass(here: Installation) -> dict[str, int]:
-    """Return how often each operation is called for one reading of the pool, over ten of them."""
-    market(here).forget_counts()
-    passes = "DescribeAutoScalingGroups"
-    here.eventually(lambda: here.calls()[passes] >= 10, "ten passes")
-    calls = dict(here.calls())
-    return {name: round(number / calls[passes]) for name, number in calls.items()}
