@@ -69,7 +69,7 @@ class Links:
 
     def __init__(self) -> None:
         self._links: dict[tuple[str, str], Link] = {}
-        self._committed: dict[str, int] = {}
+        self._committed: dict[tuple[str, str], int] = {}
         self.broken = asyncio.Event()
         """Set when an agent's last stream ended: something may have happened to its node."""
 
@@ -98,13 +98,13 @@ class Links:
             return
         link.send(message)
 
-    def committed(self, incarnation: str) -> int:
-        """Return the highest journaled report of an incarnation, as far as this process knows."""
-        return self._committed.get(incarnation, 0)
+    def committed(self, link: Link) -> int:
+        """Return the highest journaled report of an incarnation of a node, as far as this process knows."""
+        return self._committed.get((link.node, link.incarnation), 0)
 
     def commit(self, link: Link, seq: int) -> None:
         """Note a journaled report and acknowledge it on whatever stream the incarnation has now."""
-        self._committed[link.incarnation] = max(seq, self.committed(link.incarnation))
+        self._committed[link.node, link.incarnation] = max(seq, self.committed(link))
         current = self._links.get((link.node, link.incarnation))
         if current is not None:
             current.acknowledge(seq)

@@ -149,7 +149,7 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
                     self._consumer.offer(event, rows=rows)
             elif message.seq == 0:
                 self._beat(message, link)
-            elif message.seq <= self._links.committed(link.incarnation):
+            elif message.seq <= self._links.committed(link):
                 link.acknowledge_again(message.seq)
             else:
                 await unacked.acquire()

@@ -88,9 +88,16 @@ def _unpacked(kind: type[T], text: str, prefix: str, what: str, command: str) ->
     try:
         body = text.removeprefix(prefix)
         found = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
-    except (binascii.Error, ValueError):
+    except (binascii.Error, ValueError, RecursionError):
         raise InvalidInput(f"{what}: it is damaged, perhaps cut short; copy the whole line again") from None
     names = [f.name for f in fields(kind)]
-    if not isinstance(found, dict) or not all(isinstance(found.get(n), str) and found[n] for n in names):
+    if not isinstance(found, dict) or not all(_is_text(found.get(n), n) for n in names):
         raise InvalidInput(f"{what}: it lacks one of {', '.join(names)}; make a new one with `{command}`")
     return kind(**{name: found[name] for name in names})
+
+
+def _is_text(value: object, name: str) -> bool:
+    """Return whether it is text that may go into a header and a message; only a PEM has several lines."""
+    if not isinstance(value, str) or not value:
+        return False
+    return (value.replace("\n", "") if name == "ca" else value).isprintable()

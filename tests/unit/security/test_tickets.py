@@ -17,9 +17,9 @@ from varuna_runtime.spec.tickets import (
 )
 
 TICKET = JoinTicket(
-    manager="10.0.0.5:7800", ca="-----BEGIN...", id="0a1b", secret="s3cret-value", node="vm-3"
+    manager="10.0.0.5:7800", ca="-----BEGIN\n...", id="0a1b", secret="s3cret-value", node="vm-3"
 )
-TOKEN = UserToken(manager="10.0.0.5:7800", ca="-----BEGIN...", id="0a1b", secret="s3cret-value")
+TOKEN = UserToken(manager="10.0.0.5:7800", ca="-----BEGIN\n...", id="0a1b", secret="s3cret-value")
 
 
 def packed(**changes: object) -> str:
@@ -52,6 +52,10 @@ def test_a_secret_is_in_no_representation() -> None:
         packed(node=""),
         packed(node=3),
         packed(secret=None),
+        packed(secret="two\nlines"),
+        packed(manager="10.0.0.5:7800\x1b[2J"),
+        packed(id="\ud800"),
+        "varuna-join-v1." + base64.urlsafe_b64encode(b"[" * 11_000).decode(),
     ],
 )
 def test_other_text_is_refused_and_not_repeated(text: str) -> None:
