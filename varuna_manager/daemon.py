@@ -12,7 +12,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from varuna_manager import config as settings
-from varuna_manager import listening, serving, single, snapshots
+from varuna_manager import files, listening, serving, single, snapshots
 from varuna_manager.clock import Clock
 from varuna_manager.cloud import processes
 from varuna_manager.cloud.opening import open_provider
@@ -54,6 +54,7 @@ def run(config: ManagerConfig) -> None:
     settings.checked(config)
     with ExitStack() as held:
         held.enter_context(single.hold(config.places.lock))
+        files.keep_private(config.places.manager)
         try:
             asyncio.run(_run(config, held))
         except ExceptionGroup as group:

@@ -4,6 +4,18 @@ import os
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+import structlog
+
+_log = structlog.get_logger()
+
+
+def keep_private(folder: Path) -> None:
+    """Let no other account into `folder`, whatever the umask is; on another's volume it stays as it is."""
+    try:
+        folder.chmod(0o700)
+    except PermissionError as err:
+        _log.warning("folder not private", folder=str(folder), why=str(err))
+
 
 def replace(path: Path, text: str) -> None:
     """Put `text` at `path` atomically and durably; the file is readable by its owner only."""

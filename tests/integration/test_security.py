@@ -275,6 +275,10 @@ def test_a_join_ticket_is_no_user_token(manager: ManagerProcess, admin: Client) 
         client.nodes()
 
 
+def test_no_other_account_may_look_into_the_managers_home(manager: ManagerProcess) -> None:
+    assert manager.home.manager.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_client_talks_to_no_impostor(manager: ManagerProcess, tmp_path: Path) -> None:
     token = user_token(manager.home.admin_token.read_text())
     other = Access(ca_pem=Authority.at(tmp_path, time.time()).ca_pem, bearer=token.bearer)

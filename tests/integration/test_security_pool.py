@@ -57,6 +57,8 @@ def test_a_job_over_tls_ends_with_the_bits_of_a_lone_run_and_no_secret_is_told(
         ticket = tls.run("token", "create", "--node", "elsewhere").stdout.strip()
         first = credentials(tls.home)
         assert set(first) == {"local-1", "local-2"}
+        folders = [tls.home / "manager", *tls.home.glob("nodes/*")]
+        assert {path.stat().st_mode & 0o777 for path in folders} == {0o700}, "another account may look in"
         alice = Pool(home=tls.home, env={**tls.env, "VARUNA_TOKEN": token})
         job = alice.submit(copy_job("tiny", tmp_path / "job", env=SLOW))
         tls.wait(job, lambda s: int(str(s["step"])) > 3)

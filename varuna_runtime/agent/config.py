@@ -9,6 +9,7 @@ from varuna_runtime.agent.notices.opening import Notices
 from varuna_runtime.agent.sockets import OUTSIDE_PREFIX
 from varuna_runtime.spec.errors import InvalidInput
 
+_OURS_ALONE = ("VARUNA_JOIN", "VARUNA_TOKEN")  # whoever started us may have a token
 _SOCKET_PATH_LIMIT = 100  # sun_path holds 107 bytes
 
 
@@ -59,8 +60,8 @@ def folders(home: Path, incarnation: str) -> Folders:
 
 
 def child_environment() -> dict[str, str]:
-    """Return a copy of this process's environment, to start processes with."""
-    return dict(os.environ)
+    """Return this process's environment for those it starts, without what opens the manager's door."""
+    return {name: value for name, value in os.environ.items() if name not in _OURS_ALONE}
 
 
 def join_source() -> str:

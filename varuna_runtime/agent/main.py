@@ -5,6 +5,7 @@ import dataclasses
 import os
 import uuid
 from collections.abc import Coroutine
+from pathlib import Path
 
 import structlog
 
@@ -40,7 +41,7 @@ def log_as_json() -> None:
 
 async def serve(config: AgentConfig) -> int:
     """Join; a fenced incarnation is followed by a fresh one. AccessRefused: the manager will not have us."""
-    config.home.mkdir(parents=True, exist_ok=True)
+    _make_private(config.home)
     stopping = Stopping(config.drain_on_term_s)
     stopping.listen()
     joining = Joining(config)
@@ -86,6 +87,15 @@ async def _unless_stopped(joining: Coroutine[None, None, Door], stopping: Stoppi
         for each in (opening, *signals):
             each.cancel()
         await asyncio.gather(opening, *signals, return_exceptions=True)
+
+
+def _make_private(home: Path) -> None:
+    """Make the folder, and let no other account of this machine into it, whatever the umask is."""
+    home.mkdir(parents=True, exist_ok=True)
+    try:
+        home.chmod(0o700)
+    except PermissionError as err:  # a volume of someone else's
+        _log.warning("home not private", home=str(home), reason=str(err))
 
 
 def completed(config: AgentConfig) -> AgentConfig:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from varuna_runtime.agent.config import AgentConfig, folders
+from varuna_runtime.agent.config import AgentConfig, child_environment, folders
 from varuna_runtime.spec.errors import InvalidInput
 
 
@@ -19,3 +19,12 @@ def test_a_bad_config_is_refused(change: dict[str, object]) -> None:
     fields: dict[str, object] = {"node": "n", "manager": "h:1", "home": Path("/h")}
     with pytest.raises(InvalidInput):
         AgentConfig(**(fields | change))  # type: ignore[arg-type]
+
+
+def test_what_opens_the_manager_is_not_for_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VARUNA_TOKEN", "t")
+    monkeypatch.setenv("VARUNA_JOIN", "-")
+    monkeypatch.setenv("AWS_REGION", "r")
+    found = child_environment()
+    assert found["AWS_REGION"] == "r"
+    assert not {"VARUNA_TOKEN", "VARUNA_JOIN"} & found.keys()
