@@ -24,8 +24,9 @@ class PoolBase(_Strict):
     """Nodes kept even when nothing runs."""
     max: Annotated[int, Field(ge=0)] = 16
     """Never more nodes than this."""
-    price: Dollars | None = None
-    """Dollars per hour of one node; default: asked from the provider where it can tell."""
+    price: Annotated[float, Field(ge=0)] | None = None
+    """Dollars per hour of one node, 0 for a machine of one's own; default: asked from the provider
+    where it can tell."""
 
 
 class LocalPool(PoolBase):

@@ -38,5 +38,8 @@ def _row(pool: PoolStatus) -> tuple[object, ...]:
     price = f"${pool.price:.4g}/h" if pool.price >= 0 else ""
     read = f"{seconds(pool.read_ago_s)} ago" if pool.read_ago_s >= 0 else "never"
     next_try = f"; next try in {seconds(pool.retry_in_s)}" if pool.retry_in_s >= 0 else ""
-    counts = (pool.wanted, pool.running, pool.starting, pool.leaving, pool.stopped, pool.min, pool.max)
+    passing = (
+        count or "" for count in (pool.starting, pool.leaving, pool.stopped)
+    )  # mostly no column at all
+    counts = (pool.wanted, pool.running, *passing, pool.min, pool.max)
     return (pool.pool, pool.provider, *counts, price, read, pool.reason + next_try)

@@ -36,3 +36,9 @@ def test_nodes_name_their_pool_where_there_are_several() -> None:
     text = shown(node_table((NODE, other)))
     assert "POOL" in text
     assert "i-1" in text.split("spot")[0]
+
+
+def test_a_phase_that_no_machine_is_in_takes_no_column() -> None:
+    still = dataclasses.replace(POOL, starting=0, leaving=0, stopped=0)
+    assert "STARTING" not in shown(pool_table((still,)))
+    assert "STARTING" in shown(pool_table((still, dataclasses.replace(still, starting=2))))
