@@ -8,21 +8,22 @@ from pathlib import Path
 
 from varuna_manager import files
 
-_NAME = re.compile(r"g(\d+)-r(-?\d+)\.log")
+_NAME = re.compile(r"g(\d+)-r(-?\d+)(?:@(.+))?\.log")
 _TRUNCATED = b"\n[varuna: the log limit of this job is reached; later lines are dropped]\n"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogFile:
-    """One rank's log of one generation; rank -1 is the launcher and the setup command."""
+    """One rank's log of one generation; rank -1 is the launcher and the setup command of one node."""
 
     generation: int
     rank: int
+    node: str = ""  # of a launcher's: every node has its own
 
     @property
     def name(self) -> str:
         """File name inside the job's folder."""
-        return f"g{self.generation}-r{self.rank}.log"
+        return f"g{self.generation}-r{self.rank}{self.node and f'@{self.node}'}.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class Logbook:
     def files(self, job: str) -> tuple[LogFile, ...]:
         """Return the logs there are of a job, by generation, then rank."""
         names = (_NAME.fullmatch(path.name) for path in (self._folder / job).glob("*.log"))
-        return tuple(sorted(LogFile(int(m[1]), int(m[2])) for m in names if m))
+        return tuple(sorted(LogFile(int(m[1]), int(m[2]), m[3] or "") for m in names if m))
 
     def read(self, job: str, log: LogFile, position: int, limit: int) -> bytes:
         """Return up to `limit` bytes from `position` of the file."""

@@ -91,7 +91,8 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
         """
         async for chunk in requests:
             refuse_other_node(chunk.node)
-            log = LogFile(generation=chunk.generation, rank=max(chunk.rank, -1))
+            rank = max(chunk.rank, -1)
+            log = LogFile(generation=chunk.generation, rank=rank, node=chunk.node if rank < 0 else "")
             if not standing.may_log(
                 self._consumer.state, chunk.node, job=chunk.job, generation=log.generation, rank=log.rank
             ):

@@ -18,7 +18,7 @@ def may_log(state: State, node: str, *, job: str, generation: int, rank: int) ->
     if found is None or not _is_its(found, node, generation, rank if rank >= 0 else None):
         return False
     known = state.nodes.get(node)
-    return is_of(state, node, job=job) or known is None or known.is_gone
+    return is_of(state, node, job=job) or (known is not None and known.is_gone)
 
 
 def is_of(state: State, node: str, *, job: str) -> bool:

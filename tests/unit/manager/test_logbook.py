@@ -55,6 +55,16 @@ def test_files_are_listed_by_generation_as_a_number_then_rank(tmp_path: Path) ->
     for log in (LogFile(10, 0), LogFile(9, 1), LogFile(9, -1)):
         book.append("j", log, 0, b"x")
     assert book.files("j") == (LogFile(9, -1), LogFile(9, 1), LogFile(10, 0))
+
+
+def test_each_node_has_a_log_of_its_launcher(tmp_path: Path) -> None:
+    book = Logbook(tmp_path, max_job_bytes=1000, mask=lambda job, text: text)
+    for node, text in (("vm.1", b"one\n"), ("vm.2", b"two, longer\n"), ("vm.1", b"one\n")):
+        book.append("j", LogFile(1, -1, node), 0, text)
+    assert [(log.node, content(book, log)) for log in book.files("j")] == [
+        ("vm.1", b"one\n"),
+        ("vm.2", b"two, longer\n"),
+    ]
     assert book.files("unknown") == ()
 
 
