@@ -89,6 +89,24 @@ def test_t7_m22_a_job_that_loses_its_last_machine_parks_says_why_and_resumes(
 
 
 @pytest.mark.timeout(600)
+def test_m11_m27_machines_that_run_and_do_nothing_are_ended_and_replaced(
+    here: Installation, tmp_path: Path, tiny: Job
+) -> None:
+    """One never joins; the processes of another end, and the cloud goes on to say that it runs."""
+    here.bridge.num_duds = 1
+    job = here.submit(tiny(tmp_path / "job", nodes=nodes(1, 2)), pause_s=0.5)
+    before = here.wait(job, lambda s: s.nodes == 2 and s.step > 0)
+    (dud,) = here.bridge.duds
+    assert dud not in here.site.billed()
+    zombie = here.working(job)[-1]
+    here.bridge[zombie].kill_processes()
+    here.wait(job, lambda s: s.generation > before.generation and s.step > before.step)
+    here.eventually(lambda: zombie not in here.site.billed(), "it is ended")
+    here.eventually(lambda: len(here.ready()) == 2, "it is replaced")
+    here.cli.run("cancel", job)
+
+
+@pytest.mark.timeout(600)
 def test_m3_a_job_that_ended_while_no_manager_listened_buys_no_machine_afterwards(
     here: Installation, tmp_path: Path, tiny: Job, tiny_truth: Truth
 ) -> None:
@@ -164,6 +182,22 @@ def test_m16_m45_a_machine_with_our_tag_that_belongs_to_no_group_is_ended(here: 
     here.site.group.run_stray()
     assert here.site.billed()
     here.wait_quiet()
+
+
+@pytest.mark.timeout(600)
+def test_m44_a_smaller_demand_ends_idle_machines_and_no_other(
+    here: Installation, tmp_path: Path, tiny: Job, tiny_truth: Truth
+) -> None:
+    large = here.submit(tiny(tmp_path / "large", nodes=nodes(1, 2)))
+    small = here.submit(tiny(tmp_path / "small", nodes=nodes(1, 1)))
+    here.wait(large, lambda s: s.step > 0 and s.nodes == 2)
+    here.wait_over(large)
+    here.wait(small, lambda s: s.step > 0)
+    (busy,) = here.working(small)
+    here.eventually(lambda: here.site.billed() == [busy], "the idle machine is ended")
+    assert here.site.desired() == 1
+    succeeds(here, small, tiny_truth)
+    assert (here.status(small).morphs, here.status(small).replayed_steps) == (0, 0)
 
 
 def has_ended(here: Installation, job: str) -> bool:
