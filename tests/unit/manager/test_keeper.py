@@ -41,7 +41,9 @@ LATER_S = 3600.0
 class Scene:
     """A keeper over fake providers, and what was journaled."""
 
-    def __init__(self, poll_s: float, *, is_sized: bool, **providers: Provider) -> None:
+    def __init__(
+        self, poll_s: float, *, is_sized: bool, call_timeout_s: float = 30.0, **providers: Provider
+    ) -> None:
         rules = tuple(
             Rules(
                 pool=name,
@@ -63,7 +65,12 @@ class Scene:
         )
         self.readings: list[tuple[str, PoolReading]] = []
         self.keeper = Keeper(
-            providers, self.books, self.consumer, Clock(), on_reading=self._on_reading, call_timeout_s=0.2
+            providers,
+            self.books,
+            self.consumer,
+            Clock(),
+            on_reading=self._on_reading,
+            call_timeout_s=call_timeout_s,
         )
 
     async def _on_reading(self, pool: str, reading: PoolReading) -> None:
@@ -163,7 +170,7 @@ class HangingProvider(FakeProvider):
 def test_a_hanging_provider_holds_up_no_other_and_piles_up_no_threads() -> None:
     hanging, other = HangingProvider(), FakeProvider()
     other.adopt("n")
-    scene = Scene(0.02, is_sized=False, hanging=hanging, other=other)
+    scene = Scene(0.02, is_sized=False, call_timeout_s=0.2, hanging=hanging, other=other)
 
     async def act(scene: Scene) -> None:
         await scene.keeper.look()
