@@ -187,7 +187,11 @@ def test_secrets_reach_the_agent_and_nothing_else(manager: ManagerProcess, clien
         job = client.submit(wanted)
         start = agent.wait_for_message("start").start
         assert dict(start.secrets) == {"TOKEN": "hunter2hunter2"}
-        push(manager.address, agent_pb2.LogChunk(job=job, generation=1, data=b"token=hunter2hunter2\n"))
+        eventually(lambda: client.job(job).state == "RUNNING")
+        push(
+            manager.address,
+            agent_pb2.LogChunk(node="n1", job=job, generation=1, data=b"token=hunter2hunter2\n"),
+        )
         assert [c.data for c in client.logs(job)] == [b"token=**************\n"]
         (kept,) = manager.home.secrets.iterdir()
         assert kept.stat().st_mode & 0o777 == 0o600
