@@ -10,13 +10,15 @@ from varuna_manager.sizing.demand import PROBE_S, Demand
 from varuna_manager.sizing.memory import Ceiling
 from varuna_manager.sizing.supply import Supply
 
+_LONGEST_PROBE_S = 8 * 3600.0  # each doubt costs the nodes of one idle time
+
 
 def forget(course: Course) -> None:
     """Doubt a ceiling after a long time, and drop those of jobs that are over."""
     kept = {
-        job: ceiling
+        job: ceiling if course.now_s - ceiling.since_s < ceiling.for_s else replace(ceiling, nodes=None)
         for job, ceiling in course.memory.ceilings.items()
-        if job in course.state.open_jobs and course.now_s - ceiling.since_s < PROBE_S
+        if job in course.state.open_jobs
     }
     course.memory = replace(course.memory, ceilings=kept)
 
@@ -38,7 +40,9 @@ def learn(course: Course, found: tuple[Supply, ...], wanted: Demand, num_others:
     useful = _useful(course, job)
     if useful is None or useful >= wanted.nodes:
         return False
-    ceiling = Ceiling(nodes=useful, since_s=course.now_s)
+    before = course.memory.ceilings.get(job.job)
+    for_s = PROBE_S if before is None else min(2 * before.for_s, _LONGEST_PROBE_S)
+    ceiling = Ceiling(nodes=useful, since_s=course.now_s, for_s=for_s)
     course.memory = replace(course.memory, ceilings={**course.memory.ceilings, job.job: ceiling})
     return True
 

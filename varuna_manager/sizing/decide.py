@@ -74,7 +74,7 @@ def _share(course: Course) -> None:
 def _hopeless(course: Course, found: tuple[Supply, ...], wanted: Demand, num_others: int) -> str:
     """Return why the job waits for more nodes than there can ever be, or an empty text."""
     job = wanted.job
-    if job is None or job.phase not in WAITING or not found or any(unknown(course)):
+    if job is None or job.phase not in WAITING or not found or any(unknown(course, wanted)):
         return ""
     most = growth.reachable(course, found, wanted) + num_others
     if most >= job.spec.nodes.min:

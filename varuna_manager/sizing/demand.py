@@ -8,7 +8,7 @@ from varuna_manager.sizing.memory import Memory
 from varuna_runtime.spec.job import Exactness
 
 PROBE_S = 3600.0
-"""A ceiling is doubted after this long."""
+"""A ceiling is doubted after this long, then after twice as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,8 @@ def demand(memory: Memory, state: State) -> Demand:
     """Return what is wanted now. A job that is being cancelled, or is over, wants nothing."""
     for job in _in_order(state):
         ceiling = memory.ceilings.get(job.job)
-        nodes = job.spec.nodes.max if ceiling is None else min(ceiling.nodes, job.spec.nodes.max)
+        useful = None if ceiling is None else ceiling.nodes
+        nodes = job.spec.nodes.max if useful is None else min(useful, job.spec.nodes.max)
         if nodes > 0:
             return Demand(job=job, nodes=nodes)
     return Demand(job=None, nodes=0)

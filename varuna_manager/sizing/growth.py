@@ -64,7 +64,7 @@ def grow(course: Course, found: tuple[Supply, ...], wanted: Demand, num_missing:
 
     `num_missing` may be negative. A pool below its own minimum grows without any demand.
     """
-    waits_for = ", ".join(unknown(course))
+    waits_for = ", ".join(unknown(course, wanted))
     total = limit(course, wanted)
     spent = sum((s.price or 0.0) * s.num_paid for s in found)
     purse = _Purse(left=None if total is None else max(0.0, total - spent))

@@ -32,7 +32,7 @@ class PoolMemory:
     released: Mapping[str, float] = field(default_factory=dict)  # node -> first call to end it
     tried: Mapping[str, float] = field(default_factory=dict)  # node, or "" for giving up -> last call
     stuck: frozenset[str] = frozenset()  # told to be still there
-    told: str = ""  # the trouble last told
+    told: frozenset[str] = frozenset()  # troubles told since all was well
     is_write_failing: bool = False  # the last write was refused, or not answered
     warned: frozenset[str] = frozenset()
     wanted: int = 0  # nodes that the demand asks of it
@@ -41,10 +41,11 @@ class PoolMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    """More nodes than this were of no use to a job."""
+    """More nodes than this were of no use to a job; None: doubted, so that it is tried once more."""
 
-    nodes: int
+    nodes: int | None
     since_s: float
+    for_s: float  # doubted after this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

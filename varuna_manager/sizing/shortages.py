@@ -102,9 +102,10 @@ def boot_failed(course: Course, rules: Rules) -> PoolMemory:
 
 
 def told(course: Course, rules: Rules, what: What, key: str, why: str) -> None:
-    """Tell a trouble when its `key` is another than the last one told."""
-    if key != course.pool(rules).told:
-        course.remember(rules, told=key)
+    """Tell a trouble once, by its `key`, until all is well again; two that take turns are two lines."""
+    known = course.pool(rules).told
+    if key not in known:
+        course.remember(rules, told=known | {key})
         course.tell(rules, what, why)
 
 
@@ -115,7 +116,7 @@ def tell_state(course: Course, rules: Rules) -> None:
         words = f"{pool.failed.trouble}: {pool.failed.message}"
         told(course, rules, What.POOL_TROUBLE, pool.failed.trouble, words)  # ids in a message do not count
     elif pool.told and not pool.is_write_failing and pool.asked is None and _is_over(course, pool):
-        course.remember(rules, told="")
+        course.remember(rules, told=frozenset())
         course.tell(rules, What.POOL_WELL, "it answers and has what was asked for")
 
 

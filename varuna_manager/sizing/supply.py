@@ -121,18 +121,19 @@ def num_others(course: Course, wanted: Demand) -> int:
     )
 
 
-def unknown(course: Course) -> Iterator[str]:
+def unknown(course: Course, wanted: Demand) -> Iterator[str]:
     """Yield the sized pools of which nothing is known yet, and whose answer is only a matter of time.
 
     What booted there when the manager started has joined after the boot timeout, or never will: from then
-    on its nodes count without an answer.
+    on its nodes count without an answer. What they cost is not known without one, so a budget waits on.
     """
+    is_limited = course.sizing.max_price is not None or wanted.max_price is not None
     for rules in course.settings.rules:
         pool = course.pool(rules)
         needs_a_person = pool.failed is not None and pool.failed.trouble in _NEEDS_A_PERSON
         since_s = course.now_s if pool.failing_since_s is None else pool.failing_since_s
-        is_given_up = needs_a_person or course.now_s - since_s >= course.sizing.boot_timeout_s
-        if rules.is_sized and pool.reading is None and not is_given_up:
+        is_over = not is_limited and course.now_s - since_s >= course.sizing.boot_timeout_s
+        if rules.is_sized and pool.reading is None and not (needs_a_person or is_over):
             yield rules.pool
 
 

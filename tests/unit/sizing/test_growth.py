@@ -155,6 +155,26 @@ def test_a_pool_that_never_answered_holds_the_others_up_no_longer_than_a_machine
     assert spot.writes == []
 
 
+def test_under_a_budget_a_pool_that_never_answered_is_waited_for() -> None:
+    spot, other = Market("spot"), Market("other", price=1.0)
+    spot.fails_read = ProviderError("503", trouble=Trouble.RETRY)
+    sized = Sized(spot, other, sizing=Sizing(max_price=4.0))
+    sized.submit("j", max=4)
+    sized.run_s(3600)
+    assert other.writes == []
+    assert sized.memory.of("other").limit == "waits for the first reading of spot"
+
+
+def test_troubles_that_take_turns_are_told_once_each() -> None:
+    spot = Market("spot")
+    sized = Sized(spot)
+    for number in range(20):
+        trouble = Trouble.AUTH if number % 2 else Trouble.RETRY
+        spot.fails_read = ProviderError("no", trouble=trouble)
+        sized.run_s(30)
+    assert len(sized.told(What.POOL_TROUBLE)) == 2
+
+
 def test_a_growth_that_is_refused_again_and_again_is_told_once() -> None:
     spot = Market("spot")
     spot.fails_write = ProviderError("another operation is in progress", trouble=Trouble.RETRY)
@@ -171,7 +191,7 @@ def test_a_growth_that_is_refused_again_and_again_is_told_once() -> None:
 
 def test_a_pool_that_is_short_is_not_called_well_before_it_has_delivered() -> None:
     spot = Market("spot", stock=1)
-    sized = Sized(spot)
+    sized = Sized(spot, sizing=Sizing(poll_s=60.0))
     sized.submit("j", max=4)
     sized.run_s(4 * 3600)
     assert sized.told(What.POOL_WELL) == []
@@ -184,7 +204,7 @@ def test_a_pool_that_is_short_is_not_called_well_before_it_has_delivered() -> No
 
 def test_a_shortage_that_no_job_asks_about_any_more_is_over_one_day() -> None:
     spot = Market("spot", stock=0)
-    sized = Sized(spot)
+    sized = Sized(spot, sizing=Sizing(poll_s=60.0))
     sized.submit("j", max=4)
     sized.run_s(600)
     sized.cancel("j")

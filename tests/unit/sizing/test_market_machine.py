@@ -38,7 +38,11 @@ class CheckedSized(Sized):
         cost = 0.0
         for other in self.markets.values():
             ends = (InstancePhase.GONE, InstancePhase.STOPPED)
-            there = sum(m.phase not in ends for m in other.machines.values())
+            reading = self.memory.of(other.name).reading
+            seen = None if reading is None else {i.node for i in reading.instances}
+            there = sum(
+                m.phase not in ends and (seen is None or m.node in seen) for m in other.machines.values()
+            )
             target = desired if other is market else other.desired
             cost += PRICE[other.name] * (there + max(0, target - len(other.living)))
         assert cost <= self.sizing.max_price, f"{cost} dollars per hour"

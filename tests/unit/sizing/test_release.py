@@ -105,6 +105,19 @@ def test_spares_that_the_planner_has_no_use_for_are_released_and_not_bought_agai
     assert any(write == "grow 6" for write in spot.writes[len(before) :])
 
 
+def test_a_doubt_that_was_wrong_comes_later_each_time() -> None:
+    spot = Market("spot")
+    sized = Sized(spot, sizing=Sizing(poll_s=60.0))
+    sized.max_nodes_planned = 3
+    sized.submit("j", max=6)
+    sized.run_s(48 * 3600)
+    probes = [write for write in spot.writes if write == "grow 6"]
+    assert 5 <= len(probes) <= 10
+    sized.max_nodes_planned = 99
+    sized.run_s(9 * 3600)
+    assert len(sized.job("j").run.members) == 6  # type: ignore[union-attr]
+
+
 def test_what_a_job_leaves_unused_while_one_node_is_under_notice_says_nothing_of_its_use_for_all() -> None:
     """Three nodes may be no better than two, and four all the same worth having."""
     spot = Market("spot")
