@@ -5,6 +5,7 @@ Expected refusals come as errors of the one tree; nothing here retries or prints
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 import grpc
@@ -30,6 +31,8 @@ from varuna_runtime.wire.v1 import client_pb2 as pb
 from varuna_runtime.wire.v1 import client_pb2_grpc
 
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+_CHUNK_BYTES = 1 << 20
+_BUNDLE_WITHIN_S = 1800.0
 
 R = TypeVar("R")
 
@@ -173,7 +176,7 @@ class PlanReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What a submit carries; the bundle is in the store already."""
+    """What a submit carries; the bundle was put before."""
 
     spec: JobSpec
     model: ModelRecord
@@ -214,6 +217,13 @@ class Client:
     def close(self) -> None:
         """End every stream and the connection."""
         self._channel.close()
+
+    def put_bundle(self, sha256: str, archive: Path) -> None:
+        """Send the archive of a working directory, unless the manager has it already."""
+        try:
+            self._stub.PutBundle(_chunks(sha256, archive), timeout=_BUNDLE_WITHIN_S)
+        except grpc.RpcError as err:
+            raise _translated(err, self.address, self._access) from err
 
     def submit(self, submission: Submission) -> str:
         """Return the id of the new job."""
@@ -330,6 +340,14 @@ class Client:
 def access_of(token: UserToken) -> Access:
     """Return what a client needs to know the manager, and to be known by it."""
     return Access(ca_pem=token.ca, bearer=token.bearer)
+
+
+def _chunks(sha256: str, archive: Path) -> Iterator[pb.BundleChunk]:
+    """Yield the name first, so that a bundle which is there already is not sent."""
+    yield pb.BundleChunk(sha256=sha256)
+    with archive.open("rb") as file:
+        while data := file.read(_CHUNK_BYTES):
+            yield pb.BundleChunk(data=data)
 
 
 def _submit_request(submission: Submission) -> pb.SubmitRequest:

@@ -126,7 +126,7 @@ create() {
     --image-family=ubuntu-2404-lts-amd64 --image-project=ubuntu-os-cloud --boot-disk-size=30GB \
     --service-account="$manager" --scopes=cloud-platform --labels="varuna-role=$CLUSTER-manager" \
     --metadata-from-file=user-data="$files/manager.yaml"
-  echo "the manager comes up; clients use --store gs://$store/varuna"
+  echo "the manager comes up"
 }
 
 delete() {

@@ -2,13 +2,11 @@
 
 import json
 import math
-import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
-import structlog
 from rich.console import Console
 
 if TYPE_CHECKING:
@@ -22,14 +20,6 @@ def console() -> Console:
     """Return a console on standard output; lines are never wrapped when it is not a terminal."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=_UNLIMITED)
-
-
-def log_to_stderr() -> None:
-    """Keep what libraries log, such as a retried upload, out of what programs read."""
-    structlog.configure(
-        processors=[structlog.processors.add_log_level, structlog.processors.LogfmtRenderer()],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
 
 
 def print_json(value: object) -> None:

@@ -11,15 +11,13 @@ from varuna_manager.cli.connect import connect, is_served_here, patiently, user_
 from varuna_manager.cli.follow import follow as follow_job
 from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job, store_mistakes
 from varuna_manager.cli.options import examples, follow_option, json_option, manager_option
-from varuna_manager.cli.output import log_to_stderr, print_json
+from varuna_manager.cli.output import print_json
 from varuna_manager.cli.plan import show
 from varuna_manager.cli.scripts import Measured, ScriptRefused, measure
 from varuna_manager.client import Client, PlanReport, Submission
-from varuna_manager.config import default_home
 from varuna_runtime.spec.errors import Conflict
 from varuna_runtime.spec.mistakes import Mistake
-from varuna_runtime.store import open_store
-from varuna_runtime.store.bundle import upload
+from varuna_runtime.store.bundle import packed
 
 RETRY_WITHIN_S = 60.0
 
@@ -30,12 +28,9 @@ RETRY_WITHIN_S = 60.0
 @click.argument("file", type=click.Path(path_type=Path))
 @follow_option("Show the job until it is over; ctrl-C leaves it running.")
 @click.option("--dry-run", is_flag=True, help="Show the plan for the present pool; start nothing.")
-@click.option("--store", metavar="URL", envvar="VARUNA_STORE", help="The manager's store, if not local.")
 @json_option
 @manager_option
-def submit(
-    file: Path, *, follow: bool, dry_run: bool, store: str | None, as_json: bool, manager: str | None
-) -> int:
+def submit(file: Path, *, follow: bool, dry_run: bool, as_json: bool, manager: str | None) -> int:
     """Submit a job file.
 
     Prints the job's id. Everything is checked before anything starts: the file, what it names, and the
@@ -53,8 +48,8 @@ def submit(
             return _refuse(mistakes)
         if dry_run:
             return show(_dry_run(client, job, measured), as_json=as_json)
-        log_to_stderr()
-        bundle = upload(open_store(store or default_home().store_url), job.workdir)
+    with packed(job.workdir) as (bundle, archive):
+        patiently(lambda: _put(bundle.sha256, archive, manager), RETRY_WITHIN_S)
     submission = _submission(job, measured, bundle=bundle.sha256, secrets=job.secrets)
     name = patiently(lambda: _submitted(submission, manager), RETRY_WITHIN_S)
     if as_json:
@@ -62,6 +57,11 @@ def submit(
     else:
         click.echo(name)
     return follow_job(name, manager) if follow else 0
+
+
+def _put(sha256: str, archive: Path, manager: str | None) -> None:
+    with connect(manager) as client:
+        client.put_bundle(sha256, archive)
 
 
 def _submitted(submission: Submission, manager: str | None) -> str:
@@ -72,12 +72,13 @@ def _submitted(submission: Submission, manager: str | None) -> str:
 
 def _dry_run(client: Client, job: JobOnDisk, measured: Measured) -> PlanReport:
     """Plan with the profile the nodes once measured, if the manager has it, else with one of this machine."""
-    bundle = upload(open_store("memory://"), job.workdir).sha256
+    with packed(job.workdir) as (bundle, _):
+        sha256 = bundle.sha256
     try:
-        return client.dry_run(_submission(job, measured, bundle=bundle, secrets={}))
+        return client.dry_run(_submission(job, measured, bundle=sha256, secrets={}))
     except Conflict:
         click.echo("measuring the model on this machine", err=True)
-        return client.dry_run(_submission(job, _measured(job, with_profile=True), bundle=bundle, secrets={}))
+        return client.dry_run(_submission(job, _measured(job, with_profile=True), bundle=sha256, secrets={}))
 
 
 def _measured(job: JobOnDisk, *, with_profile: bool) -> Measured:

@@ -17,6 +17,7 @@ from varuna_manager.means import Means
 from varuna_manager.persistence import plan_row
 from varuna_manager.planner.request import PlanRequest
 from varuna_manager.rpc import shown, submission
+from varuna_manager.rpc.bundles import BundleCalls
 from varuna_manager.rpc.doorbook import DoorBook
 from varuna_manager.rpc.refusals import UnknownName, refusals
 from varuna_manager.rpc.tail import Tail
@@ -35,7 +36,7 @@ _SETTLE_S = 1.0  # the last log lines arrive a little after the end of their job
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class ClientService(TokenCalls, client_pb2_grpc.ClientServicer):
+class ClientService(TokenCalls, BundleCalls, client_pb2_grpc.ClientServicer):
     """Jobs are found by id, or by name, which means the newest of that name."""
 
     def __init__(
@@ -49,6 +50,7 @@ class ClientService(TokenCalls, client_pb2_grpc.ClientServicer):
         book: DoorBook | None = None,
     ) -> None:
         TokenCalls.__init__(self, desk, book)
+        BundleCalls.__init__(self, means.store)
         self._means = means
         self._consumer = consumer
         self._logbook = logbook
@@ -224,10 +226,10 @@ class ClientService(TokenCalls, client_pb2_grpc.ClientServicer):
     async def _submitted(self, request: client_pb2.SubmitRequest) -> str:
         found = submission.parsed(request)
         secrets = submission.checked_secrets(request, found.spec)
-        key = submission.bundle_key(request)
+        key = submission.bundle_key(request.bundle)
         if not await asyncio.to_thread(self._means.store.exists, key):
             raise InvalidInput(
-                f"bundle: {key} is not in the manager's store; name that store with --store URL"
+                f"bundle: {key} is not in the manager's store; send it with PutBundle first"
             )
         job = f"{found.spec.name}-{new_suffix()}"
         await asyncio.to_thread(self._means.secrets.put, job, secrets)

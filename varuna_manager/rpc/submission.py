@@ -54,8 +54,8 @@ def checked_secrets(request: client_pb2.SubmitRequest, spec: JobSpec) -> dict[st
     return dict(request.secrets)
 
 
-def bundle_key(request: client_pb2.SubmitRequest) -> str:
-    """Return the store key of the bundle."""
-    if not _SHA256.fullmatch(request.bundle):
-        raise InvalidInput(f"bundle: seen {request.bundle[:80]!r}, wanted a SHA-256 in hex")
-    return bundle.bundle_key(request.bundle)
+def bundle_key(sha256: str) -> str:
+    """Return the store key of the bundle that a client named."""
+    if not _SHA256.fullmatch(sha256):
+        raise InvalidInput(f"bundle: seen {sha256[:80]!r}, wanted a SHA-256 in hex")
+    return bundle.bundle_key(sha256)

@@ -8,6 +8,7 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -42,8 +43,9 @@ def bundle_key(sha256: str) -> str:
     return f"bundles/{sha256}.tar.gz"
 
 
-def upload(store: Store, workdir: Path, *, limit_bytes: int = LIMIT_BYTES) -> Bundle:
-    """Pack `workdir` and put it unless the store has it; equal contents give the same bundle.
+@contextmanager
+def packed(workdir: Path, *, limit_bytes: int = LIMIT_BYTES) -> Iterator[tuple[Bundle, Path]]:
+    """Pack `workdir` into an archive that lasts as long as the context; equal contents give equal bytes.
 
     Left out: empty folders, version control, `.venv`, caches and what `.varunaignore` names (one shell
     pattern a line, for the name, or for the path from `workdir` if it has a `/`; `#` starts a comment).
@@ -56,11 +58,23 @@ def upload(store: Store, workdir: Path, *, limit_bytes: int = LIMIT_BYTES) -> Bu
             _pack(entries, archive)
         except OSError as err:
             raise InvalidInput(f"workdir {workdir}: cannot be packed: {err}") from err
-        sha256 = _digest(archive)
-        if not store.exists(bundle_key(sha256)):
-            store.put_file(bundle_key(sha256), archive)
-    num_bytes = sum(entry.num_bytes for entry in entries)
-    return Bundle(sha256=sha256, num_files=len(entries), num_bytes=num_bytes)
+        num_bytes = sum(entry.num_bytes for entry in entries)
+        yield Bundle(sha256=_digest(archive), num_files=len(entries), num_bytes=num_bytes), archive
+
+
+def keep(store: Store, sha256: str, archive: Path) -> None:
+    """Put an archive under its name unless it is there; InvalidInput when it is not what the name says."""
+    if (seen := _digest(archive)) != sha256:
+        raise InvalidInput(f"bundle {sha256}: its content has SHA-256 {seen}; submit the job again")
+    if not store.exists(bundle_key(sha256)):
+        store.put_file(bundle_key(sha256), archive)
+
+
+def upload(store: Store, workdir: Path, *, limit_bytes: int = LIMIT_BYTES) -> Bundle:
+    """Pack `workdir` and keep it in `store`; errors as `packed`."""
+    with packed(workdir, limit_bytes=limit_bytes) as (bundle, archive):
+        keep(store, bundle.sha256, archive)
+    return bundle
 
 
 def fetch(store: Store, sha256: str, parent: Path, *, limit_bytes: int = LIMIT_BYTES) -> Path:

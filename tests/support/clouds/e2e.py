@@ -269,7 +269,7 @@ def _installation(
 ) -> Iterator[Installation]:
     home, machines = folder / "home", folder / "machines"
     home.mkdir(parents=True)
-    environment = {**environment, "VARUNA_HOME": str(home), "VARUNA_STORE": settings["store"]}
+    environment = {**environment, "VARUNA_HOME": str(home)}
     sizing = {**SIZING, **settings.pop("sizing", {})}
     relay = Relay(lambda: manager.address)
     config = {"security": "tls", "advertise": relay.address, "sizing": sizing, **settings}

@@ -16,6 +16,18 @@ TOKEN_KIND_UNSPECIFIED: TokenKind
 JOIN: TokenKind
 USER: TokenKind
 
+class BundleChunk(_message.Message):
+    __slots__ = ("sha256", "data")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    data: bytes
+    def __init__(self, sha256: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class PutBundleReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class SubmitRequest(_message.Message):
     __slots__ = ("job_json", "model_json", "bundle", "secrets", "profile_json", "user", "request_id")
     class SecretsEntry(_message.Message):

@@ -35,6 +35,11 @@ class ClientStub(object):
         Args:
             channel: A grpc.Channel.
         """
+        self.PutBundle = channel.stream_unary(
+                '/varuna.v1.Client/PutBundle',
+                request_serializer=varuna_dot_v1_dot_client__pb2.BundleChunk.SerializeToString,
+                response_deserializer=varuna_dot_v1_dot_client__pb2.PutBundleReply.FromString,
+                _registered_method=True)
         self.Submit = channel.unary_unary(
                 '/varuna.v1.Client/Submit',
                 request_serializer=varuna_dot_v1_dot_client__pb2.SubmitRequest.SerializeToString,
@@ -115,6 +120,13 @@ class ClientStub(object):
 class ClientServicer(object):
     """Manager side, for the command line and other clients.
     """
+
+    def PutBundle(self, request_iterator, context):
+        """into the manager's store, before Submit
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def Submit(self, request, context):
         """Missing associated documentation comment in .proto file."""
@@ -210,6 +222,11 @@ class ClientServicer(object):
 
 def add_ClientServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'PutBundle': grpc.stream_unary_rpc_method_handler(
+                    servicer.PutBundle,
+                    request_deserializer=varuna_dot_v1_dot_client__pb2.BundleChunk.FromString,
+                    response_serializer=varuna_dot_v1_dot_client__pb2.PutBundleReply.SerializeToString,
+            ),
             'Submit': grpc.unary_unary_rpc_method_handler(
                     servicer.Submit,
                     request_deserializer=varuna_dot_v1_dot_client__pb2.SubmitRequest.FromString,
@@ -296,6 +313,33 @@ def add_ClientServicer_to_server(servicer, server):
 class Client(object):
     """Manager side, for the command line and other clients.
     """
+
+    @staticmethod
+    def PutBundle(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/varuna.v1.Client/PutBundle',
+            varuna_dot_v1_dot_client__pb2.BundleChunk.SerializeToString,
+            varuna_dot_v1_dot_client__pb2.PutBundleReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Submit(request,
