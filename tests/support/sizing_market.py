@@ -66,6 +66,7 @@ class Market:
         self.cannot_give_up = False
         self.is_slow = False  # launches nothing and says nothing
         self.is_mute = False  # machines never join
+        self.shows_failures = False  # what there is no stock of is listed, as a machine that does not run
         self.fleeting_s: float | None = None  # machines end by themselves after this, and none replaces them
         self.kind = "cpu:avx2"
         self.warnings: tuple[str, ...] = ()
@@ -115,7 +116,7 @@ class Market:
             machine = self.machines[node]
             if self.ignores_release or machine.phase is InstancePhase.GONE:
                 continue
-            if machine.phase is not InstancePhase.STOPPED and not machine.is_stray:
+            if (machine.phase is not InstancePhase.STOPPED or self.shows_failures) and not machine.is_stray:
                 self.desired -= 1
             machine.phase, machine.reason = InstancePhase.GONE, "ended by us"
         self._lose()
@@ -123,7 +124,7 @@ class Market:
     def give_up(self, seen: PoolReading) -> None:
         self._write("give up")
         if not self.cannot_give_up:
-            self.desired = min(self.desired, len(self.living))
+            self.desired = min(self.desired, self._num_listed if self.shows_failures else len(self.living))
         self._lose()
 
     def let_go(self, node: str, seen: PoolReading) -> None:
@@ -133,6 +134,10 @@ class Market:
     @property
     def living(self) -> list[str]:
         return [m.node for m in self.machines.values() if m.phase in _ALIVE and not m.is_stray]
+
+    @property
+    def _num_listed(self) -> int:
+        return sum(m.phase is not InstancePhase.GONE and not m.is_stray for m in self.machines.values())
 
     def launch(self) -> str:
         self._count += 1
@@ -148,6 +153,9 @@ class Market:
         self.now_s = now_s
         while len(self.living) < self.desired and len(self.living) < self.stock and not self.is_slow:
             self.launch()
+        while self.shows_failures and self._num_listed < self.desired:
+            failed = self.machines[self.launch()]
+            failed.phase, failed.reason = InstancePhase.STOPPED, "AllocationFailed"
         self._is_short = len(self.living) < self.desired and not self.is_slow
         for machine in self.machines.values() if self.fleeting_s is not None else ():
             if machine.phase in _ALIVE and now_s - machine.since_s >= self.fleeting_s:

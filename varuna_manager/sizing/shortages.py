@@ -19,7 +19,7 @@ def look(course: Course, rules: Rules, reading: PoolReading) -> None:
     pool = course.remember(rules, lacking_since_s=lacking_since_s, tried=tried)
     if pool.asked is not None and live >= pool.asked:
         _delivered(course, rules)
-    elif pool.asked is not None and course.now_s - pool.asked_s < settle_s(rules):
+    elif pool.asked is not None and not _has_settled(course, rules, reading):
         return  # what the provider says of a shortage may be of the time before
     elif reading.shortage and (is_lacking or pool.asked is not None):
         _short(course, rules, reading, live, reading.shortage)
@@ -35,6 +35,17 @@ def look(course: Course, rules: Rules, reading: PoolReading) -> None:
 
 def _num_live(reading: PoolReading) -> int:
     return sum(m.phase in _LIVING and not m.is_stray for m in reading.instances)
+
+
+def _has_settled(course: Course, rules: Rules, reading: PoolReading) -> bool:
+    """Return whether a reading tells what became of the last growth: late, or by a new machine that failed.
+
+    Such a machine is ended at once, and the shortage is no longer said then.
+    """
+    pool = course.pool(rules)
+    failed = (m.node for m in reading.instances if m.phase is InstancePhase.STOPPED)
+    is_new = any(pool.machines[node] > pool.asked_s for node in failed)
+    return is_new or course.now_s - pool.asked_s >= settle_s(rules)
 
 
 def settle_s(rules: Rules) -> float:

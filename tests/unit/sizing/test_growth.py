@@ -69,6 +69,19 @@ def test_an_on_demand_pool_takes_over_what_spot_cannot_deliver_and_spot_gives_up
     assert any("InsufficientInstanceCapacity" in why for why in sized.told(What.POOL_SHORT))
 
 
+def test_machines_that_fail_at_once_are_a_shortage_although_the_growth_is_new() -> None:
+    spot, fallback = Market("spot", stock=2), Market("fallback")
+    spot.shows_failures = True
+    sized = Sized(spot, fallback)
+    sized.submit("j", max=6)
+    for _ in range(50):  # what happens brings passes before their time
+        sized.now_s += 1.0
+        sized.turn()
+    assert grows(spot) == ["grow 6"]
+    assert (len(spot.living), len(fallback.living), spot.desired) == (2, 4, 2)
+    assert len(sized.told(What.POOL_SHORT)) == 1
+
+
 def test_m8_a_lost_answer_of_a_growth_does_not_double_the_machines() -> None:
     spot = Market("spot")
     spot.loses_answers = True
