@@ -57,6 +57,23 @@ def test_t35_sigterm_during_import_says_goodbye_and_leaves_nothing(tmp_path: Pat
     asyncio.run(run())
 
 
+def test_a_second_agent_of_the_same_folder_ends_with_a_word_and_disturbs_nobody(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeManager() as manager:
+            with agent_process(manager.address, tmp_path / "n1") as agent:
+                await manager.until(lambda: bool(manager.sessions))
+                with agent_process(manager.address, tmp_path / "n1") as second:
+                    assert await until_ended(second) == 1
+                assert f"belongs to the agent with pid {agent.pid}" in (tmp_path / "n1/agent.log").read_text()
+                assert len(manager.sessions) == 1
+                agent.kill()
+                await asyncio.to_thread(agent.wait)
+            with agent_process(manager.address, tmp_path / "n1"):
+                await manager.until(lambda: len(manager.sessions) == 2)
+
+    asyncio.run(run())
+
+
 def test_leave_ends_the_agent(tmp_path: Path) -> None:
     async def run() -> None:
         async with FakeManager() as manager:

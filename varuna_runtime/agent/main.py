@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from varuna_runtime.agent import device
+from varuna_runtime.agent import device, single
 from varuna_runtime.agent.config import AgentConfig, folders
 from varuna_runtime.agent.joining import Door, Joining, own_address
 from varuna_runtime.agent.membership import Membership, Outcome
@@ -21,10 +21,14 @@ _log = structlog.get_logger("varuna.agent")
 
 
 def run(config: AgentConfig) -> int:
-    """Be the agent of one node until it leaves or is told to stop; returns the exit status."""
+    """Be the agent of one node until it leaves or is told to stop; returns the exit status.
+
+    Conflict: another agent has its folder.
+    """
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # read when the first channel is made
     log_as_json()
-    return asyncio.run(serve(completed(config)))
+    with single.hold(config.home):
+        return asyncio.run(serve(completed(config)))
 
 
 def log_as_json() -> None:
