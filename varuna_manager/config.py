@@ -1,6 +1,5 @@
 """manager.yaml and the environment: the only module of the manager that reads either."""
 
-import ipaddress
 import os
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from varuna_manager import config_checks
 from varuna_manager.home import Home
 from varuna_manager.pool_settings import AnyPool, CloudPool, LocalPool, Sizing
+from varuna_runtime.spec.addresses import is_loopback
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.yamlfile import Located, read
 
@@ -59,7 +59,7 @@ class ManagerConfig(BaseModel):
     @property
     def is_tls(self) -> bool:
         """Whether peers need a certificate or a token."""
-        return self.security == "tls" or not (_is_loopback(self.host) or self.insecure_plaintext)
+        return self.security == "tls" or not (is_loopback(self.host) or self.insecure_plaintext)
 
     @property
     def store_url(self) -> str:
@@ -114,10 +114,3 @@ def checked(config: ManagerConfig) -> ManagerConfig:
             f"lease_s: seen {config.lease_s:g}, wanted at least 3 x beat_s = {3 * config.beat_s:g}"
         )
     return config
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.agents import JOB, ToyJob, agent_process, marked_processes
 from tests.support.fake_manager import FakeManager
+from varuna_runtime.spec import canonical
 from varuna_runtime.spec.layout import Layout
 from varuna_runtime.wire.v1 import agent_pb2, common_pb2
 
@@ -343,6 +344,23 @@ def test_a_failing_setup_command_is_a_user_error_with_its_output(tmp_path: Path)
             assert report.failed.cause == common_pb2.FailureCause.USER_ERROR
             assert "exit code 3" in report.failed.message
             assert "no such wheel" in report.failed.detail
+
+    asyncio.run(run())
+
+
+def test_each_setup_command_runs_once_on_a_node_also_when_jobs_share_a_bundle(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+
+    async def run() -> None:
+        async with scene(tmp_path / "scene", setup=f"echo a >> {ran}") as s:
+            for generation, (job, word) in enumerate((("one", "a"), ("two", "b"), ("three", "a")), 1):
+                start = s.job.start(generation, s.job.plan(ONE, ("n1",)))
+                start.job = job
+                spec = s.job.spec.model_copy(update={"setup": f"echo {word} >> {ran}"})
+                start.job_json = canonical.dumps(spec)
+                await s.manager.send(start=start)
+                await s.until_prepared(generation, 1)
+            assert ran.read_text().split() == ["a", "b"]
 
     asyncio.run(run())
 

@@ -40,6 +40,12 @@ from varuna_runtime.agent.notices.opening import Notices
     "ssm:/PATH, keyvault:https://VAULT, or a store's URL.",
 )
 @click.option(
+    "--insecure-plaintext",
+    is_flag=True,
+    envvar="VARUNA_INSECURE_PLAINTEXT",
+    help="Without a ticket, speak plain text to a manager on another machine too.",
+)
+@click.option(
     "--host",
     default="",
     help="Address that other nodes reach; default: the cloud's, else on the way to the manager.",
@@ -65,6 +71,7 @@ def agent(
     slots: int | None,
     memory: int | None,
     join: str,
+    insecure_plaintext: bool,
     host: str,
     notices: str | None,
     drain_on_term_s: float | None,
@@ -84,6 +91,7 @@ def agent(
         join=join,
         home=folder,
         slots=slots or 0,
+        insecure_plaintext=insecure_plaintext,
         host=host,
         memory_bytes=memory or 0,
         notices=kind,

@@ -13,7 +13,7 @@ from varuna_manager.client import Client, access_of
 from varuna_manager.config import default_home, environment
 from varuna_runtime.spec.errors import AccessRefused, InvalidInput, NoManager
 from varuna_runtime.spec.tickets import UserToken, user_token
-from varuna_runtime.wire.channels import Access
+from varuna_runtime.wire.channels import Access, refuse_plain
 
 _RETRY_S = 0.5
 TOKEN_VARIABLE = "VARUNA_TOKEN"
@@ -101,7 +101,10 @@ def connect(manager: str | None) -> Client:
 
 def client_at(address: str, *, timeout_s: float = 20.0) -> Client:
     """Return a client of the manager at `address`; close it after use."""
-    return Client(address, timeout_s=timeout_s, access=access_to(address))
+    access = access_to(address)
+    if access is None and environment().get("VARUNA_INSECURE_PLAINTEXT") != "1":
+        refuse_plain(address, "a token (`varuna login`)")
+    return Client(address, timeout_s=timeout_s, access=access)
 
 
 def patiently(attempt: Callable[[], T], within_s: float) -> T:

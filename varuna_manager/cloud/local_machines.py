@@ -143,8 +143,7 @@ class LocalMachines:
             folder.mkdir(parents=True, exist_ok=True)
             ticket = launch.ticket(node) if launch.ticket is not None else ""
             command = self._command(launch, node, str(folder))
-            if ticket:
-                command = (*command, "--join", "-")
+            command = (*command, *(("--join", "-") if ticket else ("--insecure-plaintext",)))
             process = self._spawn(command, folder / "agent.log", ticket)
             started = Started(name=node, role=Role.AGENT, process=process, pool=self._pool)
             self._file.write(pool.with_started(started))

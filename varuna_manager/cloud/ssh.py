@@ -43,7 +43,7 @@ set -- "$@" agent --manager "$manager" --node "$node" --home "$folder" --slots "
 if [ -n "$ticket" ]; then
     printf '%s\n' "$ticket" | setsid nohup "$@" --join - >>"$folder/agent.log" 2>&1 &
 else
-    setsid nohup "$@" </dev/null >>"$folder/agent.log" 2>&1 &
+    setsid nohup "$@" --insecure-plaintext </dev/null >>"$folder/agent.log" 2>&1 &
 fi
 start=$(start_of $!) || { tail -n 1 "$folder/agent.log" >&2; exit 6; }
 echo "$! $start $boot" >"$folder/agent.pid"

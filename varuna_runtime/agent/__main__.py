@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from varuna_runtime.agent import main as agent
-from varuna_runtime.agent.config import AgentConfig, join_source, metadata_endpoint
+from varuna_runtime.agent.config import AgentConfig, insecure_plaintext, join_source, metadata_endpoint
 from varuna_runtime.agent.notices.opening import Notices
 from varuna_runtime.spec.errors import VarunaError
 
@@ -17,6 +17,7 @@ def main() -> int:
     parser.add_argument(
         "--join", default=join_source(), metavar="SOURCE", help="of the join ticket; -: stdin"
     )
+    parser.add_argument("--insecure-plaintext", action="store_true", default=insecure_plaintext())
     parser.add_argument("--node", required=True)
     parser.add_argument("--home", required=True, type=Path, help="this node's own folder")
     parser.add_argument("--slots", type=int, default=0, help="0: one per GPU, one without any")

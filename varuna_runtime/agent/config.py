@@ -22,6 +22,7 @@ class AgentConfig:
     join: str = ""  # where the join ticket is; empty: none is needed, or the node has joined before
     home: Path  # this node's own folder
     slots: int = 0  # 0: one per GPU, one without any
+    insecure_plaintext: bool = False  # without a ticket, speak plain text to a manager of another machine too
     host: str = ""  # address that peers of the data plane reach; empty: that of the way to the manager
     device_kind: str = ""
     memory_bytes: int = 0
@@ -62,6 +63,11 @@ def folders(home: Path, incarnation: str) -> Folders:
 def child_environment() -> dict[str, str]:
     """Return this process's environment for those it starts, without what opens the manager's door."""
     return {name: value for name, value in os.environ.items() if name not in _OURS_ALONE}
+
+
+def insecure_plaintext() -> bool:
+    """Return whether plain text beyond this machine was asked for by name, by VARUNA_INSECURE_PLAINTEXT."""
+    return os.environ.get("VARUNA_INSECURE_PLAINTEXT") == "1"
 
 
 def join_source() -> str:

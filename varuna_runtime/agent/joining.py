@@ -16,7 +16,7 @@ from varuna_runtime.agent.link import CHANNEL_OPTIONS
 from varuna_runtime.agent.tickets import TicketSource, TicketUnavailable
 from varuna_runtime.spec.errors import AccessRefused, InvalidInput
 from varuna_runtime.spec.tickets import JoinTicket, join_ticket
-from varuna_runtime.wire.channels import Access, open_aio_channel
+from varuna_runtime.wire.channels import Access, open_aio_channel, refuse_plain
 from varuna_runtime.wire.v1 import agent_pb2, agent_pb2_grpc, join_pb2, join_pb2_grpc
 
 _log = structlog.get_logger("varuna.agent")
@@ -54,6 +54,7 @@ class Joining:
         self._address = config.manager  # empty: as the ticket says
         self._wallet = Wallet(config.home / "identity")
         self._source = tickets.opened(config.join) if config.join else None
+        self._may_be_plain = config.insecure_plaintext
         self._refused: str = ""  # id of the last ticket that the manager did not take
 
     async def door(self) -> Door:
@@ -105,6 +106,8 @@ class Joining:
         if known is None:
             if not self._address:
                 raise InvalidInput("no manager: give --manager HOST:PORT, or --join with a join ticket")
+            if not self._may_be_plain:
+                refuse_plain(self._address, "a join ticket (--join)")
             return Door(self._address)
         if clock.unix_s() >= known.expires_at_s:
             raise _expired(known)

@@ -6,6 +6,9 @@ from typing import Any
 
 import grpc
 
+from varuna_runtime.spec.addresses import is_loopback
+from varuna_runtime.spec.errors import AccessRefused
+
 SERVER_NAME = "varuna-manager"
 """Name in every manager's certificate, whatever its address is."""
 
@@ -20,6 +23,15 @@ class Access:
     certificate_pem: str = ""
     key_pem: str = field(default="", repr=False)
     bearer: str = field(default="", repr=False)
+
+
+def refuse_plain(address: str, remedy: str) -> None:
+    """Raise AccessRefused unless `address` (HOST:PORT) is this machine's: no secret leaves it unasked."""
+    if not is_loopback(address.rpartition(":")[0]):
+        raise AccessRefused(
+            f"{address}: without {remedy} this would be plain text to another machine, which anyone on "
+            "the way can read and change; for a network you trust, ask by name: VARUNA_INSECURE_PLAINTEXT=1"
+        )
 
 
 def open_channel(address: str, access: Access | None, options: Options) -> grpc.Channel:
