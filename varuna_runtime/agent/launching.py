@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import signal
 import socket
@@ -145,8 +146,9 @@ class LauncherProcess:
         return f"the launcher ended with {_how(await process.wait())}{nonsense}"
 
     async def _set_up(self, workdir: Path) -> bool:
-        """Run the setup command once per bundle on this node; a marker file remembers success."""
-        marker = workdir.parent / f"{workdir.name}.set-up"
+        """Run a setup command once per bundle on this node; a marker file remembers success."""
+        command = hashlib.sha256(self._order.spec.setup.encode()).hexdigest()[:16]
+        marker = workdir.parent / f"{workdir.name}.{command}.set-up"
         if marker.exists():
             return True
         with self._log.open("ab") as log:
