@@ -217,7 +217,7 @@ class ClientService(TokenCalls, BundleCalls, client_pb2_grpc.ClientServicer):
         job = self._state.jobs[view.job]
         if job.phase not in WAITING or not shortage(self._state, job):
             return view
-        why = self._books.shortage(self._means.clock.now_s())
+        why = self._books.shortage(self._means.clock.now_s(), self._state.nodes)
         return replace(view, reason=f"{view.reason}; {why}") if why else view
 
     def _is_over(self, job: str) -> bool:

@@ -9,7 +9,7 @@ from varuna_manager.core.state import State
 from varuna_manager.core.words import What, counted
 from varuna_manager.sizing import ceilings, growth, intake, shortages, shrink
 from varuna_manager.sizing.course import Course
-from varuna_manager.sizing.decisions import Answer, Decision, Failed, Grow, Release, Write
+from varuna_manager.sizing.decisions import Answer, Decision, Failed, GiveUp, Grow, Release, Write
 from varuna_manager.sizing.demand import Demand, demand
 from varuna_manager.sizing.memory import Memory
 from varuna_manager.sizing.settings import Rules, Settings
@@ -101,7 +101,7 @@ def outcome(
         missing = max(1, (asked or write.desired) - (reading.desired if reading else 0))
         words = f"asked for {write.desired}: {failure.trouble}: {failure.message}"
         shortages.enter(course, rules, words, missing=missing, trouble=failure.trouble)
-    else:
+    elif not (isinstance(write, GiveUp) and failure.trouble is Trouble.RETRY):  # the world moved on meanwhile
         key = f"{type(write).__name__} {failure.trouble}"
         words = f"{type(write).__name__} failed: {failure.trouble}: {failure.message}"
         shortages.told(course, rules, What.POOL_TROUBLE, key, words)

@@ -412,13 +412,16 @@ def test_a_job_that_waits_can_say_why_the_pools_do_not_deliver() -> None:
     sized.run_s(40)
     books = Books(sized.settings)
     books.memory = sized.memory
-    words = books.shortage(sized.now_s)
+    words = books.shortage(sized.now_s, sized.state.nodes)
     assert "pool spot: asked for 4, has 0: InsufficientInstanceCapacity, next try in " in words
     assert books.pool_of("spot-1") == ""
     spot.stock = later.stock = 4
     sized.run_s(300)
     books.memory = sized.memory
-    assert books.shortage(sized.now_s) == ""
+    assert books.shortage(sized.now_s, sized.state.nodes) == ""
+    assert "pool spot: the agents of 2 machines have not joined yet; pool later" in books.shortage(
+        sized.now_s, known=()
+    )
     assert books.pool_of(sized.ready()[0]) in {"spot", "later"}
 
 

@@ -1,7 +1,12 @@
-"""Pools of machines that are there anyway: who starts their nodes, and what they cost."""
+"""What is told of pools, and of machines that are there anyway: who starts their nodes, what they cost."""
+
+import pytest
 
 from tests.support.sizing_market import Market, Sized
+from varuna_manager.cloud.provider import Trouble
 from varuna_manager.pool_settings import LocalPool, Sizing, SshHost, StaticPool
+from varuna_manager.sizing.decide import outcome
+from varuna_manager.sizing.decisions import Failed, GiveUp
 from varuna_manager.sizing.memory import Memory
 from varuna_manager.sizing.settings import settings
 from varuna_manager.sizing.status import pool_views
@@ -30,3 +35,12 @@ def test_a_machine_of_ones_own_may_cost_nothing_beside_a_bound() -> None:
     sized.submit("j", max=8)
     sized.run_s(120)
     assert (len(own.living), len(spot.living)) == (3, 2)
+
+
+@pytest.mark.parametrize(("trouble", "num_told"), [(Trouble.RETRY, 0), (Trouble.AUTH, 1)])
+def test_taking_a_growth_back_too_late_is_no_trouble_worth_a_line(trouble: Trouble, num_told: int) -> None:
+    sized = Sized(Market("spot"))
+    failed = Failed(trouble=trouble, message="its target is 0 and no longer 2")
+    give_up = GiveUp(pool="spot", why="it is short")
+    _, decisions = outcome(sized.memory, sized.state, give_up, failed, sized.settings, sized.now_s)
+    assert len(decisions) == num_told
