@@ -228,9 +228,7 @@ class ClientService(TokenCalls, BundleCalls, client_pb2_grpc.ClientServicer):
         secrets = submission.checked_secrets(request, found.spec)
         key = submission.bundle_key(request.bundle)
         if not await asyncio.to_thread(self._means.store.exists, key):
-            raise InvalidInput(
-                f"bundle: {key} is not in the manager's store; send it with PutBundle first"
-            )
+            raise InvalidInput(f"bundle: {key} is not in the manager's store; send it with PutBundle first")
         job = f"{found.spec.name}-{new_suffix()}"
         await asyncio.to_thread(self._means.secrets.put, job, secrets)
         await self._consumer.post(
