@@ -200,6 +200,28 @@ def test_m44_a_smaller_demand_ends_idle_machines_and_no_other(
     assert (here.status(small).morphs, here.status(small).replayed_steps) == (0, 0)
 
 
+@pytest.mark.timeout(600)
+def test_m43_the_calls_for_one_reading_are_the_same_with_many_jobs(
+    here: Installation, tmp_path: Path, tiny: Job
+) -> None:
+    jobs = [here.submit(tiny(tmp_path / "first", nodes=nodes(1, 1)))]
+    here.wait(jobs[0], lambda s: s.step > 0)
+    alone = calls_of_a_reading(here)
+    jobs += [here.submit(tiny(tmp_path / f"job-{i}", nodes=nodes(1, 1))) for i in range(3)]
+    assert calls_of_a_reading(here) == alone
+    for job in jobs:
+        here.cli.run("cancel", job)
+
+
+def calls_of_a_reading(here: Installation, num: int = 6) -> dict[str, float]:
+    """Return how often each operation is called for one reading of the pool."""
+    market(here).forget_counts()
+    reading = "DescribeAutoScalingGroups"
+    here.eventually(lambda: here.calls()[reading] >= num, f"{num} readings")
+    calls = dict(here.calls())
+    return {name: round(calls[name] / calls[reading]) for name in calls}
+
+
 def has_ended(here: Installation, job: str) -> bool:
     """Whether the job's last word is in the store."""
     assert isinstance(here.site, AwsSite)
