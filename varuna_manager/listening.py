@@ -182,8 +182,8 @@ def _bound(config: ManagerConfig, port: int, host: str) -> Bound:
         found = server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as err:
         raise Conflict(
-            f"cannot listen on {host}:{port}: another process has the port, perhaps another manager; "
-            "end it, or choose another port"
+            f"cannot listen on {host}:{port}: another process has the port, perhaps another manager, "
+            f"or {config.host} is no address of this machine; end it, or choose another"
         ) from err
     return Bound(address=f"{host}:{found}", server=server, listener=None)
 

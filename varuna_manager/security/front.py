@@ -5,6 +5,7 @@ listens on loopback, and learns from here who is behind each connection it gets.
 """
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections import Counter
@@ -69,9 +70,10 @@ def listen(host: str, port: int) -> socket.socket:
         is_dual = host == "::" and socket.has_dualstack_ipv6()
         listener = socket.create_server((host, port), family=family, backlog=512, dualstack_ipv6=is_dual)
     except OSError as err:
+        is_taken = err.errno == errno.EADDRINUSE
+        remedy = "end the process that has the port, perhaps another manager" if is_taken else "see `host`"
         raise Conflict(
-            f"cannot listen on {host}:{port}: {err.strerror}; end the process that has the port, perhaps "
-            "another manager, or choose another port"
+            f"cannot listen on {host}:{port}: {err.strerror}; {remedy}, or choose another port"
         ) from err
     listener.setblocking(False)
     return listener
