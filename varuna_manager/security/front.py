@@ -6,6 +6,7 @@ listens on loopback, and learns from here who is behind each connection it gets.
 
 import asyncio
 import errno
+import os
 import socket
 import ssl
 from collections import Counter
@@ -70,11 +71,10 @@ def listen(host: str, port: int) -> socket.socket:
         is_dual = host == "::" and socket.has_dualstack_ipv6()
         listener = socket.create_server((host, port), family=family, backlog=512, dualstack_ipv6=is_dual)
     except OSError as err:
-        is_taken = err.errno == errno.EADDRINUSE
-        remedy = "end the process that has the port, perhaps another manager" if is_taken else "see `host`"
-        raise Conflict(
-            f"cannot listen on {host}:{port}: {err.strerror}; {remedy}, or choose another port"
-        ) from err
+        remedy = "give an address of this machine as `host`, and a port that it may use"
+        if err.errno == errno.EADDRINUSE:
+            remedy = "end the process that has the port, perhaps another manager, or choose another port"
+        raise Conflict(f"cannot listen on {host}:{port}: {os.strerror(err.errno or 0)}; {remedy}") from err
     listener.setblocking(False)
     return listener
 
