@@ -1,6 +1,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Many tests wait for processes of their own: two files at a time, each on one of two cores.
+TWO := -n 2 --dist loadfile
 STAMP := $(VENV)/.installed
 NPM := tests/support/clouds/npm
 NPM_STAMP := $(VENV)/npm/.installed
@@ -41,10 +43,10 @@ demo: $(STAMP)
 	$(BIN)/python examples/gpt/demo.py
 
 test: $(STAMP) $(NPM_STAMP)
-	$(BIN)/python -m pytest tests/unit tests/contract tests/integration
+	$(BIN)/python -m pytest $(TWO) tests/unit tests/contract tests/integration
 
 test-unit test-contract test-integration: test-%: $(STAMP) $(NPM_STAMP)
-	$(BIN)/python -m pytest tests/$*
+	$(BIN)/python -m pytest $(TWO) tests/$*
 
 check: $(STAMP)
 	$(BIN)/ruff check .
