@@ -1,7 +1,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Many tests wait for processes of their own: two files at a time, each on one of two cores.
 TWO := -n 2 --dist loadfile
 STAMP := $(VENV)/.installed
 NPM := tests/support/clouds/npm
@@ -10,7 +9,7 @@ NPM_STAMP := $(VENV)/npm/.installed
 CLOUD_CONFIG := $(VENV)/share/cloud-config.schema.json
 SCHEMA_IN_PACKAGE := ./usr/lib/python3/dist-packages/cloudinit/config/schemas/schema-cloud-config-v1.json
 
-.PHONY: demo test test-unit test-contract test-integration check chaos protos install clean cloud-config-schema
+.PHONY: demo test cases test-unit test-contract test-integration check chaos protos install clean cloud-config-schema
 
 install: $(STAMP) $(NPM_STAMP)
 
@@ -43,10 +42,15 @@ demo: $(STAMP)
 	$(BIN)/python examples/gpt/demo.py
 
 test: $(STAMP) $(NPM_STAMP)
-	$(BIN)/python -m pytest $(TWO) tests/unit tests/contract tests/integration
+	$(BIN)/python -m pytest $(TWO) tests/unit tests/contract
+	$(BIN)/python -m pytest tests/integration -m "not cases"
+
+# Ten minutes of what befalls a whole installation in a cloud, one case after the other.
+cases: $(STAMP) $(NPM_STAMP)
+	$(BIN)/python -m pytest tests/integration -m cases
 
 test-unit test-contract test-integration: test-%: $(STAMP) $(NPM_STAMP)
-	$(BIN)/python -m pytest $(TWO) tests/$*
+	$(BIN)/python -m pytest tests/$* -m "not cases"
 
 check: $(STAMP)
 	$(BIN)/ruff check .

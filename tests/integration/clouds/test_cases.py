@@ -10,6 +10,7 @@ from tests.support.clouds.fault_proxy import Rule, aws_error
 from tests.support.clouds.market import Market
 from tests.support.clouds.sites import AwsSite
 
+pytestmark = pytest.mark.cases
 Job = Callable[..., Path]
 READS = "Describe(AutoScalingGroups|Instances)"
 
