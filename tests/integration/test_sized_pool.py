@@ -30,8 +30,7 @@ def test_nodes_come_with_a_job_and_go_after_it(tmp_path: Path) -> None:
         wait_until(lambda: not varuna.node_pids(), "the node was not ended after its idle time", timeout=60)
         lines = [str(event["what"]) for event in varuna.json("events")]
         assert lines.count("pool-grows") == 1
-        assert "node-cordoned" in lines
-        assert "pool-releases" in lines
+        assert {"node-cordoned", "node-released"} <= set(lines)  # its process may end before the pool ends it
 
 
 def test_a_job_that_needs_more_than_there_can_be_says_so_and_buys_nothing(tmp_path: Path) -> None:
