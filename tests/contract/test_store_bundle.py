@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bundles import upload
 from varuna_runtime.spec.errors import InvalidInput, ObjectMissing
 from varuna_runtime.store import Store, open_store
-from varuna_runtime.store.bundle import bundle_key, fetch, upload
+from varuna_runtime.store.bundle import bundle_key, fetch
 
 
 @pytest.fixture
@@ -181,7 +182,9 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(store: Store, tmp_path: 
         fetch(store, sha256, tmp_path / "bundles", limit_bytes=2**20 - 1)
 
 
-@pytest.mark.parametrize("data", [b"", b"not gzip", gzip.compress(b"x" * 5000)[:20]])
+@pytest.mark.parametrize(
+    "data", [b"", b"not gzip", gzip.compress(b"x" * 5000)[:20]], ids=["empty", "text", "cut"]
+)
 def test_what_is_no_archive_is_refused(store: Store, tmp_path: Path, data: bytes) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
     store.put(bundle_key(sha256), data)
