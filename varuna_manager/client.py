@@ -12,14 +12,10 @@ import grpc
 
 from varuna_manager.core.phases import TERMINAL, JobPhase
 from varuna_manager.planner.request import Explanation
+from varuna_manager.rpc.refusals import understood
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import (
-    AccessRefused,
-    Conflict,
-    InvalidInput,
-    NoManager,
     NotFound,
-    VarunaError,
 )
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import BatchShape, Infeasible, Plan
@@ -223,7 +219,7 @@ class Client:
         try:
             self._stub.PutBundle(_chunks(sha256, archive), timeout=_BUNDLE_WITHIN_S)
         except grpc.RpcError as err:
-            raise _translated(err, self.address, self._access) from err
+            raise understood(err, self.address, is_secured=self._access is not None) from err
 
     def submit(self, submission: Submission) -> str:
         """Return the id of the new job."""
@@ -320,7 +316,7 @@ class Client:
         try:
             return method(request, timeout=self._timeout_s)
         except grpc.RpcError as err:
-            raise _translated(err, self.address, self._access) from err
+            raise understood(err, self.address, is_secured=self._access is not None) from err
 
     def _limit(self, follow: bool) -> float | None:
         return None if follow else self._timeout_s
@@ -332,7 +328,7 @@ class Client:
         try:
             yield from call
         except grpc.RpcError as err:
-            raise _translated(err, self.address, self._access) from err
+            raise understood(err, self.address, is_secured=self._access is not None) from err
         finally:
             call.cancel()
 
@@ -380,30 +376,3 @@ def _record(kind: type[R], message: _Message) -> R:
     for name in {"ranks", "warnings"} & values.keys():
         values[name] = tuple(values[name])
     return kind(**values)
-
-
-def _translated(err: grpc.RpcError, address: str, access: Access | None) -> VarunaError:
-    code = getattr(err, "code", lambda: None)()
-    details = getattr(err, "details", lambda: None)() or str(err)
-    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        return AccessRefused(f"the manager at {address} refused: {details}")
-    if access is not None and ("SSL_ERROR" in details or "Tls handshake" in details):
-        return AccessRefused(
-            f"whoever answers at {address} is not the manager that made this token, or has a new authority; "
-            "ask its operator for a new token"
-        )
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-        reason = details.rpartition(": ")[2].strip(" )]").lower()  # the rest is gRPC's own history of it
-        return NoManager(
-            f"no manager answers at {address} ({reason}); see that it runs and that its port can be reached, "
-            "or start one here with `varuna up`"
-        )
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return NoManager(f"the manager at {address} does not answer in time; see its log")
-    if code is grpc.StatusCode.NOT_FOUND:
-        return NotFound(details)
-    if code is grpc.StatusCode.INVALID_ARGUMENT:
-        return InvalidInput(details)
-    if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ALREADY_EXISTS):
-        return Conflict(details)
-    return VarunaError(f"the manager at {address} failed: {details}")

@@ -30,6 +30,7 @@ from varuna_manager.links import Links
 from varuna_manager.listening import Bound, Door
 from varuna_manager.logbook import Logbook
 from varuna_manager.means import Means
+from varuna_manager.notes import DatabaseNotes
 from varuna_manager.persistence import Batch, Database
 from varuna_manager.planning import PlanningProcess
 from varuna_manager.pool_settings import StaticPool
@@ -150,12 +151,7 @@ def _assembled(config: ManagerConfig, bound: Bound, held: ExitStack, tasks: asyn
         config=CoreConfig(beat_s=config.beat_s, lease_s=config.lease_s),
     )
     logbook = Logbook(home.logs, max_job_bytes=config.max_log_bytes_per_job, mask=means.secrets.masked)
-    link_settings = LinkSettings(
-        epoch=started.epoch,
-        beat_s=config.beat_s,
-        lease_s=config.lease_s,
-        stop_on_disconnect_after_s=config.stop_on_disconnect_after_s,
-    )
+    link_settings = _link_settings(config, started.epoch)
     books = Books(sizing_settings(config.pools, config.sizing))
     return _Parts(
         consumer=consumer,
@@ -181,11 +177,20 @@ def _assembled(config: ManagerConfig, bound: Bound, held: ExitStack, tasks: asyn
     )
 
 
+def _link_settings(config: ManagerConfig, epoch: int) -> LinkSettings:
+    return LinkSettings(
+        epoch=epoch,
+        beat_s=config.beat_s,
+        lease_s=config.lease_s,
+        stop_on_disconnect_after_s=config.stop_on_disconnect_after_s,
+    )
+
+
 def _providers(config: ManagerConfig, database: Database, door: Door) -> dict[str, Provider]:
     return {
         pool.name: open_provider(
             pool,
-            notes=database.notes(f"pool {pool.name}"),
+            notes=DatabaseNotes(database, f"pool {pool.name}"),
             home=config.places,
             manager_address=door.advertised if isinstance(pool, StaticPool) else door.address,
             ticket=None if door.desk is None else door.ticket,

@@ -81,13 +81,6 @@ _snapshots = sa.Table(
     sa.Column("format", sa.Text, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
-_notes = sa.Table(
-    "notes",
-    _tables,
-    sa.Column("owner", sa.Text, primary_key=True),
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("text", sa.Text, nullable=False),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +222,7 @@ class Database:
                 if rows:
                     connection.execute(insert(table).on_conflict_do_nothing(), rows)
             for profile in batch.profiles:
-                connection.execute(_upsert(_profiles, asdict(profile), ["workload", "device_kind"]))
+                connection.execute(upsert(_profiles, asdict(profile), ["workload", "device_kind"]))
 
     def replay(self, *, after: int = 0) -> Iterator[Durable]:
         """Yield every journaled event with an id above `after`, oldest first."""
@@ -253,7 +246,7 @@ class Database:
     def keep_snapshot(self, snapshot: SnapshotRow) -> None:
         """Keep this snapshot instead of the older ones."""
         with self._writer.begin() as connection:
-            connection.execute(_upsert(_snapshots, asdict(snapshot), ["journal_id"]))
+            connection.execute(upsert(_snapshots, asdict(snapshot), ["journal_id"]))
             connection.execute(sa.delete(_snapshots).where(_snapshots.c.journal_id < snapshot.journal_id))
 
     def last_at_s(self) -> float:
@@ -325,10 +318,6 @@ class Database:
         """Return a transaction; it is on disk once left."""
         return self._writer.begin()
 
-    def notes(self, owner: str) -> "DatabaseNotes":
-        """Return the notes of one owner, such as a pool."""
-        return DatabaseNotes(self._writer, owner)
-
     def close(self) -> None:
         """Close every connection."""
         self._reader.dispose()
@@ -349,34 +338,7 @@ class Database:
         return connection.execute(sa.select(_meta.c.value).where(_meta.c.key == key)).scalar()
 
     def _write_meta(self, connection: sa.Connection, key: str, value: int) -> None:
-        connection.execute(_upsert(_meta, {"key": key, "value": value}, ["key"]))
-
-
-class DatabaseNotes:
-    """Short texts by key, apart from those of other owners; each call is a transaction of its own."""
-
-    def __init__(self, writer: sa.Engine, owner: str) -> None:
-        self._writer = writer
-        self._owner = owner
-
-    def get(self, key: str) -> str | None:
-        """Return the text under `key`; None if there is none."""
-        with self._writer.begin() as connection:
-            return connection.execute(sa.select(_notes.c.text).where(*self._at(key))).scalar()
-
-    def put(self, key: str, text: str) -> None:
-        """Keep `text` under `key`, in the place of what was there."""
-        row = {"owner": self._owner, "key": key, "text": text}
-        with self._writer.begin() as connection:
-            connection.execute(_upsert(_notes, row, ["owner", "key"]))
-
-    def remove(self, key: str) -> None:
-        """Forget what is under `key`, if anything."""
-        with self._writer.begin() as connection:
-            connection.execute(sa.delete(_notes).where(*self._at(key)))
-
-    def _at(self, key: str) -> tuple[sa.ColumnElement[bool], ...]:
-        return (_notes.c.owner == self._owner, _notes.c.key == key)
+        connection.execute(upsert(_meta, {"key": key, "value": value}, ["key"]))
 
 
 def _configure(connection: Any, _record: object) -> None:
@@ -390,7 +352,8 @@ def _begin(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _upsert(table: sa.Table, row: dict[str, Any], keys: Sequence[str]) -> sa.Insert:
+def upsert(table: sa.Table, row: dict[str, Any], keys: Sequence[str]) -> sa.Insert:
+    """Return a statement that puts `row` in the place of the one with the same `keys`."""
     changed = {name: value for name, value in row.items() if name not in keys}
     return insert(table).values(row).on_conflict_do_update(index_elements=keys, set_=changed)
 

@@ -202,8 +202,10 @@ def test_a_stray_that_went_by_itself_is_ended_already(zonal: Cloud) -> None:
     (stray,) = nodes(zonal, 1)
     zonal.world.abandon(zonal.group, stray)
     reading = read(zonal.provider)
-    zonal.world.faults.append(Fault("DELETE", 404, body={"error": {"message": "not found"}}))
+    gone = Fault("DELETE", 404, body={"error": {"message": "not found"}})
+    zonal.world.faults.append(gone)
     zonal.provider.release([stray], reading)
+    assert gone.count == 0, "nobody asked for its end"
 
 
 def test_machines_of_another_group_are_none_of_ours(cloud: Cloud) -> None:

@@ -18,9 +18,9 @@ from tests.support.manager_process import (
     submission,
     until_over,
 )
-from varuna_manager.client import Client, NoManager, NotFound
+from varuna_manager.client import Client
 from varuna_runtime.spec import canonical
-from varuna_runtime.spec.errors import Conflict, InvalidInput
+from varuna_runtime.spec.errors import Conflict, InvalidInput, NoManager, NotFound
 from varuna_runtime.spec.job import LayoutChoice
 from varuna_runtime.spec.layout import Infeasible, Plan
 from varuna_runtime.spec.manifest import Ending, ending_key

@@ -12,6 +12,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+from tests.support.bundles import upload
 from tests.support.fake_manager import FakeManager
 from varuna_runtime.agent import guard
 from varuna_runtime.spec import canonical
@@ -19,7 +20,6 @@ from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.store import open_store
-from varuna_runtime.store.bundle import upload
 from varuna_runtime.wire.v1 import agent_pb2, common_pb2
 
 JOB = "toy-1"

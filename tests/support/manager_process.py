@@ -12,8 +12,9 @@ from pathlib import Path
 
 from tests.support.fake_agent import profile_of
 from varuna_manager import serving
-from varuna_manager.client import Client, JobStatus, NoManager, Submission, access_of
+from varuna_manager.client import Client, JobStatus, Submission, access_of
 from varuna_manager.home import Home
+from varuna_runtime.spec.errors import NoManager
 from varuna_runtime.spec.job import JobSpec, Nodes
 from varuna_runtime.spec.model import ModelRecord, SegmentRecord, TensorRecord
 from varuna_runtime.spec.tickets import user_token

@@ -70,13 +70,6 @@ def keep(store: Store, sha256: str, archive: Path) -> None:
         store.put_file(bundle_key(sha256), archive)
 
 
-def upload(store: Store, workdir: Path, *, limit_bytes: int = LIMIT_BYTES) -> Bundle:
-    """Pack `workdir` and keep it in `store`; errors as `packed`."""
-    with packed(workdir, limit_bytes=limit_bytes) as (bundle, archive):
-        keep(store, bundle.sha256, archive)
-    return bundle
-
-
 def fetch(store: Store, sha256: str, parent: Path, *, limit_bytes: int = LIMIT_BYTES) -> Path:
     """Return the folder `parent/<sha256>` with the bundle's files, downloading it the first time.
 

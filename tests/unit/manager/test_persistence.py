@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from varuna_manager.core.events import CancelRequested
+from varuna_manager.notes import DatabaseNotes
 from varuna_manager.persistence import Batch, Database, EventRow, PlanRow, ProfileRow, StepRow, plan_row
 from varuna_manager.planner.request import PlanOutcome
 from varuna_runtime.spec.errors import Conflict
@@ -117,15 +118,15 @@ def test_a_profile_measured_again_replaces_the_older(database: Database) -> None
 
 def test_notes_are_kept_by_owner_and_outlive_the_manager(tmp_path: Path) -> None:
     database = Database(tmp_path / "j.sqlite")
-    notes = database.notes("pool spot")
+    notes = DatabaseNotes(database, "pool spot")
     assert notes.get("write") is None
     notes.put("write", "token 1")
     notes.put("write", "token 2")
-    assert database.notes("pool other").get("write") is None
+    assert DatabaseNotes(database, "pool other").get("write") is None
     database.close()
     again = Database(tmp_path / "j.sqlite")
-    assert again.notes("pool spot").get("write") == "token 2"
-    again.notes("pool spot").remove("write")
-    again.notes("pool spot").remove("write")
-    assert again.notes("pool spot").get("write") is None
+    assert DatabaseNotes(again, "pool spot").get("write") == "token 2"
+    DatabaseNotes(again, "pool spot").remove("write")
+    DatabaseNotes(again, "pool spot").remove("write")
+    assert DatabaseNotes(again, "pool spot").get("write") is None
     again.close()
