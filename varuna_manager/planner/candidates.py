@@ -12,7 +12,7 @@ from varuna_runtime.spec.batches import default_virtual_replicas, num_micro_batc
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind
 
-SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE)
+SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE, ScheduleKind.EAGER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Candidate:
     def preference(self) -> tuple[int, ...]:
         """What decides between equally fast ones: fewer nodes, fewer stages, fewer replicas, 1F1B first."""
         layout = self.layout
-        order = SCHEDULES.index(self.schedule)
+        order = SCHEDULES.index(self.schedule) if self.schedule in SCHEDULES else len(SCHEDULES)
         return (self.pool.num_nodes(layout), layout.stages, layout.replicas, order, self.shape)
 
 

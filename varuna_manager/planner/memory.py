@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from varuna_manager.planner.workload import Floats, Workload
 from varuna_runtime.spec.layout import BatchShape, ScheduleKind
+from varuna_runtime.spec.schedule import most_in_flight
 
 Index = int | NDArray[np.intp]
 
@@ -31,7 +32,7 @@ def residency(batch: BatchShape, *, replicas: int, in_flight: int) -> Residency:
 
 def in_flight(schedule: ScheduleKind, *, stages_left: int, num_micro: int) -> int:
     """Return the most micro-batches a stage holds; `stages_left` counts it and those after it."""
-    return num_micro if schedule is ScheduleKind.GPIPE else min(stages_left, num_micro)
+    return most_in_flight(schedule, stages_left=stages_left, num_micro=num_micro)
 
 
 def peak_bytes(work: Workload, first: Index, last: Index, kept: Residency, *, recompute: bool) -> Floats:

@@ -11,6 +11,10 @@ class ScheduleKind(StrEnum):
 
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
+    EAGER = "eager-1f1b"
+    VARUNA = "varuna"
+    WORK_CONSERVING = "work-conserving"
+    ZERO_BUBBLE = "zero-bubble"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,7 @@ class Stage:
     first: int
     last: int
     recompute: bool  # drop activations after forward and replay it before backward
+    in_flight: int = 0  # most micro-batches between forward and backward; 0: the program's own number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,9 +44,10 @@ def program(
 ) -> tuple[Op, ...]:
     """Return the op list of one stage; backward is FIFO in every program (contract E4).
 
-    GPipe: all forwards, then all backwards. 1F1B: at most P - stage micro-batches in flight.
+    GPipe: all forwards, then all backwards. 1F1B: at most P - stage micro-batches in flight, eager 1F1B twice
+    that less one.
     """
-    warm_up = num_micro if kind is ScheduleKind.GPIPE else min(num_stages - stage, num_micro)
+    warm_up = most_in_flight(kind, stages_left=num_stages - stage, num_micro=num_micro)
     ops = [Op(OpKind.FORWARD, i) for i in range(warm_up)]
     for i in range(num_micro):
         if recompute:
@@ -55,6 +56,13 @@ def program(
         if warm_up + i < num_micro:
             ops.append(Op(OpKind.FORWARD, warm_up + i))
     return tuple(ops)
+
+
+def most_in_flight(kind: ScheduleKind, *, stages_left: int, num_micro: int) -> int:
+    """Return the most micro-batches a stage holds by nature; `stages_left` counts it and those after it."""
+    if kind is ScheduleKind.GPIPE:
+        return num_micro
+    return min(stages_left if kind is ScheduleKind.ONE_F_ONE_B else 2 * stages_left - 1, num_micro)
 
 
 def is_ready(op: Op, arrived: Arrivals) -> bool:

@@ -57,9 +57,17 @@ class StageRunner:
         self._loss = loss
         self._held: dict[int, _Held] = {}
         self._losses: list[tuple[Tensor, Tensor]] = []
+        self._on_done: Callable[[int], None] | None = None
+        self._last_virtual: int | None = None
 
-    def begin(self, virtual: int, owned: range) -> None:
-        """Forget an abandoned step and start one with these virtual replicas."""
+    def begin(self, virtual: int, owned: range, *, on_done: Callable[[int], None] | None = None) -> None:
+        """Forget an abandoned step and start one with these virtual replicas.
+
+        `on_done` gets the position of a segment in the stage as soon as its sums of the step are complete;
+        never called where `owned` is empty.
+        """
+        self._on_done = on_done
+        self._last_virtual = owned[-1] if owned else None
         self._held.clear()
         self._losses.clear()
         for accumulator in (a for of_segment in self._accumulators for a in of_segment):
@@ -88,12 +96,9 @@ class StageRunner:
         frames = self._held.pop(micro.index).frames
         if gradients is None:
             gradients = tuple(torch.ones_like(loss_sum) for loss_sum in frames[-1].outputs)
-        for segment, accumulators in zip(reversed(self._segments), reversed(self._accumulators), strict=True):
-            found = segment.backward(frames.pop(), gradients)
-            for accumulator in accumulators:
-                accumulator.add(found.parameters)
-                if micro.ends_virtual_replica:
-                    accumulator.finish_leaf(micro.virtual_replica)
+        for position in reversed(range(len(self._segments))):
+            found = self._segments[position].backward(frames.pop(), gradients)
+            self._add(position, micro, found.parameters)
             gradients = found.inputs
         return tuple(gradients)
 
@@ -103,6 +108,15 @@ class StageRunner:
             return torch.empty((0, 2), dtype=torch.float64)
         columns = [torch.stack(column).double() for column in zip(*self._losses, strict=True)]
         return torch.stack(columns, dim=1).cpu()
+
+    def _add(self, position: int, micro: MicroBatch, gradients: Sequence[Tensor | None]) -> None:
+        for accumulator in self._accumulators[position]:
+            accumulator.add(gradients)
+            if micro.ends_virtual_replica:
+                accumulator.finish_leaf(micro.virtual_replica)
+        is_last = micro.ends_virtual_replica and micro.virtual_replica == self._last_virtual
+        if is_last and self._on_done is not None:
+            self._on_done(position)
 
     def _run(self, micro: MicroBatch, held: _Held, *, keep: bool, counts: bool) -> tuple[Tensor, ...]:
         values = held.inputs
