@@ -59,7 +59,7 @@ def test_gpipe_is_left_when_its_stashes_do_not_fit() -> None:
     costs = [segment(saved_bytes=100 * 2**20, output_bytes=90 * 2**20) for _ in range(2)]
     spec = job(layout={"stages": 2, "replicas": 1}, virtual_replicas=1)
     made, why = planned(request(spec, costs, nodes(2, memory_bytes=GIB)))
-    assert made.schedule is ScheduleKind.ONE_F_ONE_B
+    assert made.schedule is not ScheduleKind.GPIPE
     assert any(rival.schedule == "gpipe" and rival.predicted_step_s == inf for rival in why.rivals)
 
 
