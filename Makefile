@@ -9,7 +9,7 @@ NPM_STAMP := $(VENV)/npm/.installed
 CLOUD_CONFIG := $(VENV)/share/cloud-config.schema.json
 SCHEMA_IN_PACKAGE := ./usr/lib/python3/dist-packages/cloudinit/config/schemas/schema-cloud-config-v1.json
 
-.PHONY: demo test cases test-unit test-contract test-integration check chaos protos install clean cloud-config-schema
+.PHONY: demo test cases test-unit test-contract test-integration check chaos exactness protos install clean cloud-config-schema
 
 install: $(STAMP) $(NPM_STAMP)
 
@@ -60,6 +60,10 @@ check: $(STAMP)
 
 chaos: $(STAMP) $(NPM_STAMP)
 	$(BIN)/python -m pytest tests/chaos --timeout 3600
+
+# Ten minutes of combinations of model, layout and schedule against a plain loop; some as real processes.
+exactness: $(STAMP)
+	$(BIN)/python -m pytest tests/exactness $(TWO)
 
 protos: $(STAMP)
 	$(BIN)/python protos/generate.py

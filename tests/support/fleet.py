@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import Tensor
 
@@ -23,15 +24,20 @@ def plan_of(
     num_segments: int,
     batch: BatchShape,
     schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B,
-    recompute: bool = False,
+    recompute: bool | Sequence[bool] = False,
+    edges: Sequence[int] | None = None,
 ) -> Plan:
-    """A plan with even cuts; the last stage never recomputes."""
+    """A plan with even cuts, or cuts at `edges`; told one `recompute` for all, the last stage never does."""
     num_stages, replicas = (int(n) for n in layout.split("x"))
-    cuts = [share(num_segments, num_stages, s) for s in range(num_stages)]
+    if edges is None:
+        edges = [share(num_segments, num_stages, s).start for s in range(num_stages)] + [num_segments]
+    if isinstance(recompute, bool):
+        recompute = [recompute and s < num_stages - 1 for s in range(num_stages)]
     return Plan(
         layout=Layout(stages=num_stages, replicas=replicas),
         stages=tuple(
-            Stage(first=c.start, last=c.stop, recompute=recompute and c is not cuts[-1]) for c in cuts
+            Stage(first=first, last=last, recompute=again)
+            for (first, last), again in zip(pairwise(edges), recompute, strict=True)
         ),
         schedule=schedule,
         batch=batch,
@@ -95,7 +101,8 @@ class Fleet:
         micro_batch_size: int = 2,
         virtual_replicas: int = 4,
         schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B,
-        recompute: bool = False,
+        recompute: bool | Sequence[bool] = False,
+        edges: Sequence[int] | None = None,
         precision: Precision = Precision.FP32,
         exactness: Exactness = Exactness.BITWISE,
         total_samples: int | None = None,
@@ -114,6 +121,7 @@ class Fleet:
             batch=batch,
             schedule=schedule,
             recompute=recompute,
+            edges=edges,
         )
         settings = settings_of(
             training, batch, precision=precision, exactness=exactness, total_samples=total_samples

@@ -39,6 +39,13 @@ def token_rows(length: int = 23, sequence: int = 5) -> Rows:
     return Rows(make, length)
 
 
+def image_rows(length: int = 23, size: int = 5) -> Rows:
+    def make(g: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.randn(2, size, size, generator=g), torch.randint(3, (), generator=g)
+
+    return Rows(make, length)
+
+
 def dropout_mlp() -> nn.Module:
     return nn.Sequential(
         nn.Linear(WIDTH, 16),
@@ -90,9 +97,34 @@ class TiedHead(nn.Module):
         return functional.linear(self.norm(values + skip), self.weight)
 
 
-def tied_language_model() -> nn.Module:
+def tied_language_model(blocks: int = 2) -> nn.Module:
     table = nn.Embedding(VOCABULARY, WIDTH)
-    return nn.Sequential(Embed(table), SkipBlock(), SkipBlock(), TiedHead(table))
+    return nn.Sequential(Embed(table), *(SkipBlock() for _ in range(blocks)), TiedHead(table))
+
+
+class Residual(nn.Module):
+    """Two convolutions with batch norms beside a shortcut: (m, channels, h, w) -> the same."""
+
+    def __init__(self, channels: int, momentum: float | None) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(channels, momentum=momentum)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.after = nn.BatchNorm2d(channels)
+
+    def forward(self, values: Tensor) -> Tensor:
+        inner = functional.relu(self.norm(self.first(values)), inplace=True)
+        return functional.relu(values + self.after(self.second(inner)))
+
+
+def batch_norm_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1),
+        nn.Sequential(nn.BatchNorm2d(6), nn.ReLU(inplace=True)),
+        Residual(6, momentum=0.1),
+        Residual(6, momentum=None),
+        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.1), nn.Linear(6, 3)),
+    )
 
 
 def squared_error(output: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -160,6 +192,18 @@ def tied_training(**changes: Any) -> Training:
             "loss": token_loss,
             "optimizer": adamw,
             "dataset": token_rows(),
+        },
+        changes,
+    )
+
+
+def image_training(**changes: Any) -> Training:
+    return _training(
+        {
+            "model": batch_norm_cnn,
+            "loss": lambda output, batch: functional.cross_entropy(output, batch[1]),
+            "optimizer": momentum_sgd,
+            "dataset": image_rows(),
         },
         changes,
     )

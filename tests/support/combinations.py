@@ -1,0 +1,128 @@
+"""Draws of model, layout, schedule and batch shape, and the run of each against the plain loop."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tests.support import toys
+from tests.support.fleet import Fleet
+from tests.support.truth import Example, Truth, differences, truth_of
+from varuna_runtime.partition import PartitionedModel, cut
+from varuna_runtime.spec.job import Precision
+from varuna_runtime.spec.layout import BatchShape, ScheduleKind
+from varuna_runtime.worker.training import Training
+
+ROWS = 2  # of a micro-batch
+NUM_STEPS = 2
+STAGES, MICRO_BATCHES, REPLICAS = 5, 6, 3  # the most that is drawn of each
+PRECISIONS = (Precision.FP32, Precision.BF16)
+GRID = len(ScheduleKind) * STAGES * MICRO_BATCHES
+
+
+def _sequence(parts: int) -> dict[str, int]:
+    return {str(index): index for index in range(1, parts)}
+
+
+TOYS: dict[str, Example] = {
+    "tied": Example(
+        lambda **changes: toys.tied_training(model=lambda: toys.tied_language_model(3), **changes),
+        _sequence(5),
+        copies={"4.weight": "0.table.weight"},
+    ),
+    "dropout": Example(toys.mlp_training, _sequence(5)),
+    "convolutions": Example(toys.image_training, _sequence(5)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """Everything one run depends on; `order` seeds which rank runs next."""
+
+    model: str
+    edges: tuple[int, ...]  # of stages: segments [edges[s], edges[s + 1])
+    recompute: tuple[bool, ...]
+    replicas: int
+    num_micro: int
+    virtual_replicas: int
+    schedule: ScheduleKind
+    precision: Precision
+    is_ragged: bool
+    order: int
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.edges) - 1
+
+    @property
+    def batch(self) -> BatchShape:
+        return BatchShape(
+            batch_size=ROWS * self.num_micro - self.is_ragged,
+            micro_batch_size=ROWS,
+            virtual_replicas=self.virtual_replicas,
+        )
+
+
+def drawn(seed: int, models: Mapping[str, Example], segments: Mapping[str, int]) -> Combination:
+    """Return the combination of a seed; `GRID` seeds in a row meet every schedule with every P and M once."""
+    draw = random.Random(seed)
+    rest, kind = divmod(seed, len(ScheduleKind))
+    num_micro, num_stages = 1 + rest % MICRO_BATCHES, 1 + rest // MICRO_BATCHES % STAGES
+    model = draw.choice([name for name in sorted(models) if segments[name] >= num_stages])
+    replicas = draw.randint(1, min(REPLICAS, num_micro))
+    inner = sorted(draw.sample(range(1, segments[model]), num_stages - 1))
+    return Combination(
+        model=model,
+        edges=(0, *inner, segments[model]),
+        recompute=tuple(draw.random() < 0.5 for _ in range(num_stages)),
+        replicas=replicas,
+        num_micro=num_micro,
+        virtual_replicas=draw.randint(replicas, num_micro),
+        schedule=list(ScheduleKind)[kind],
+        precision=draw.choice(PRECISIONS),
+        is_ragged=draw.random() < 0.4,
+        order=draw.randrange(2**16),
+    )
+
+
+class Examples:
+    """Models cut once, and the truth of each batch shape found once."""
+
+    def __init__(self, models: Mapping[str, Example]) -> None:
+        self.models = models
+        self.model = lru_cache(self._cut)
+        self.truth = lru_cache(self._truth)
+
+    def drawn(self, seed: int) -> Combination:
+        """Return the combination of a seed."""
+        return drawn(seed, self.models, {name: self.model(name).num_segments for name in self.models})
+
+    def training(self, name: str, batch_size: int) -> Training:
+        """Return a training with steps of that many samples."""
+        return self.models[name].training(batch_size=batch_size)
+
+    def faults(self, drawn: Combination) -> list[str]:
+        """Run a combination with all ranks in this process; return what differs from the plain loop."""
+        ran = self.fleet(drawn).train(NUM_STEPS, seed=drawn.order)
+        return differences(ran, self.truth(drawn.model, drawn.batch, drawn.precision))
+
+    def fleet(self, drawn: Combination) -> Fleet:
+        """Return the ranks of a combination, before their first step."""
+        return Fleet(
+            self.training(drawn.model, drawn.batch.batch_size),
+            f"{drawn.num_stages}x{drawn.replicas}",
+            micro_batch_size=ROWS,
+            virtual_replicas=drawn.virtual_replicas,
+            schedule=drawn.schedule,
+            recompute=drawn.recompute,
+            edges=drawn.edges,
+            precision=drawn.precision,
+            model=self.model(drawn.model),
+        )
+
+    def _cut(self, name: str) -> PartitionedModel:
+        return cut(self.training(name, ROWS).model)
+
+    def _truth(self, name: str, batch: BatchShape, precision: Precision) -> Truth:
+        training = self.training(name, batch.batch_size)
+        return truth_of(self.models[name], training, self.model(name), batch, NUM_STEPS, precision=precision)
