@@ -1,0 +1,125 @@
+"""Compute that sleeps: a forward, and a backward in two parts that autograd can run apart.
+
+The gradient of the input and the gradient of the weight sleep in nodes of their own, joined by a cheap one:
+so any runtime may run the second part later, and none of them pays for a part twice.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+
+class Pace:
+    """Tells all work made with it how fast to be; copies of a module share it."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def __deepcopy__(self, memo: object) -> "Pace":
+        """Return itself."""
+        return self
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, without a system call for nothing."""
+        if seconds * self.factor > 0:
+            time.sleep(seconds * self.factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds of one micro-batch in one stage."""
+
+    forward_s: float
+    input_s: float  # gradient of the input
+    weight_s: float  # gradient of the weight
+
+    @property
+    def backward_s(self) -> float:
+        """Both halves."""
+        return self.input_s + self.weight_s
+
+    @property
+    def micro_s(self) -> float:
+        """A forward and a backward."""
+        return self.forward_s + self.backward_s
+
+    def split(self, parts: int) -> "Times":
+        """Return the times of one of `parts` equal pieces of the stage."""
+        return Times(
+            forward_s=self.forward_s / parts, input_s=self.input_s / parts, weight_s=self.weight_s / parts
+        )
+
+
+class _SleepBackward(torch.autograd.Function):
+    """Identity whose backward takes time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, seconds: float, pace: Pace) -> Tensor:
+        ctx.seconds, ctx.pace = seconds, pace
+        return x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        ctx.pace.sleep(ctx.seconds)
+        return gradient, None, None
+
+
+class _Join(torch.autograd.Function):
+    """x + w for one number w; its backward needs what its forward made, and costs nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        joined = x + w
+        ctx.save_for_backward(joined)
+        return joined
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        (_,) = ctx.saved_tensors
+        return gradient, gradient[0, :1]
+
+
+class Work(nn.Module):
+    """`(m, width)` -> the same, as if it took `times`."""
+
+    def __init__(self, times: Times, pace: Pace) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.times, self.pace = times, pace
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return about x."""
+        self.pace.sleep(self.times.forward_s)
+        x = _SleepBackward.apply(x, self.times.input_s, self.pace)
+        w = _SleepBackward.apply(self.weight, self.times.weight_s, self.pace)
+        joined: Tensor = _Join.apply(x, w)
+        return joined
+
+
+class First(Work):
+    """`(m, 1)` -> `(m, width)`: the first stage, where both halves of the backward still take time."""
+
+    def __init__(self, times: Times, pace: Pace, width: int) -> None:
+        super().__init__(times, pace)
+        self.table = nn.Parameter(torch.zeros(1, 1))
+        self.width = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the input, made as wide as an activation."""
+        return super().forward((x + self.table).expand(-1, self.width))
+
+
+def stage_modules(times: Times, pace: Pace, *, count: int, width: int) -> list[nn.Module]:
+    """Return the pieces of a model of `count` equal stages that each take `times`."""
+    return [First(times, pace, width), *(Work(times, pace) for _ in range(count - 1))]
+
+
+def mean_of_few(output: Tensor, target: Tensor) -> Tensor:
+    """A loss that costs nothing, with a dense gradient."""
+    return output.mean() + target.sum() * 0

@@ -1,0 +1,107 @@
+"""Our side: real engines of real plans over the real link, as a worker builds them, without a manager."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from benchmarks.testbed import Place
+from varuna_runtime.partition import cut
+from varuna_runtime.spec.batches import default_virtual_replicas
+from varuna_runtime.spec.job import Exactness
+from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
+from varuna_runtime.worker.engine import RankEngine
+from varuna_runtime.worker.link import Link
+from varuna_runtime.worker.link.dist import DistLink
+from varuna_runtime.worker.link.group import form_group
+from varuna_runtime.worker.training import Training, resolve
+
+
+class Rows:
+    """A data set of given rows."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self._inputs, self._targets = inputs, targets
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self._inputs[index], self._targets[index]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How we train: what a plan and a job file say."""
+
+    schedule: ScheduleKind
+    exactness: Exactness = Exactness.BITWISE
+    recompute: bool = False
+    in_flight: int = 0  # 0: what the program has by nature
+    replicas: int = 1
+
+
+def link_of(place: Place, store: Store) -> Link:
+    """Connect this rank to all others."""
+    group = form_group(
+        rank=place.rank,
+        world_size=place.size,
+        host=place.host,
+        store=PrefixStore("ours", store),
+        generation=1,
+        timeout_s=60.0,
+    )
+    return DistLink(group, [rank for rank in range(place.size) if rank != place.rank])
+
+
+def engine_of(
+    link: Link,
+    way: Way,
+    *,
+    world_size: int,
+    modules: Callable[[], nn.Module | Sequence[nn.Module]],
+    loss: Callable[[Any, Any], Any],
+    inputs: Tensor,
+    targets: Tensor,
+    num_micro: int,
+    optimizer: Callable[[Any], Any] | None = None,
+) -> RankEngine:
+    """Return the engine of one rank; the segments of `modules` are dealt evenly to the stages."""
+    training = Training(
+        model=modules,
+        loss=loss,
+        optimizer=optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.01)),
+        dataset=Rows(inputs, targets),
+        batch_size=len(inputs),
+        steps=1_000_000,
+        shuffle=False,
+    )
+    model = cut(training.model)
+    micro_size = len(inputs) // num_micro
+    batch = BatchShape(
+        batch_size=len(inputs),
+        micro_batch_size=micro_size,
+        virtual_replicas=default_virtual_replicas(len(inputs), micro_size, world_size),
+    )
+    stages = world_size // way.replicas
+    plan = Plan(
+        layout=Layout(stages=stages, replicas=way.replicas),
+        stages=tuple(_stage(s, stages, model.num_segments, way) for s in range(stages)),
+        schedule=way.schedule,
+        batch=batch,
+        placement=tuple(Slot(node=f"n{rank}", index=0) for rank in range(world_size)),
+        predicted_step_s=1.0,
+    )
+    settings = replace(resolve(training, None), batch=batch, exactness=way.exactness, threads=1)
+    return RankEngine(training, settings, model, plan, link)
+
+
+def _stage(index: int, count: int, num_segments: int, way: Way) -> Stage:
+    return Stage(
+        first=index * num_segments // count,
+        last=(index + 1) * num_segments // count,
+        recompute=way.recompute and index < count - 1,
+    )
