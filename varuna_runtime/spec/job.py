@@ -23,6 +23,7 @@ class Precision(StrEnum):
 
     FP32 = "fp32"
     BF16 = "bf16"
+    FP16 = "fp16"
 
 
 class Exactness(StrEnum):

@@ -35,6 +35,17 @@ class LossRecord:
     weight: float
     samples: int
     generation: int = 0  # that committed it; 0: a lone run
+    is_skipped: bool = False  # its gradients overflowed in fp16, so that it changed nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalerState:
+    """The dynamic loss scale of fp16."""
+
+    scale: float  # a power of two
+    good_steps: int  # applied in a row since the scale changed
+    floor_steps: int  # skipped in a row although the scale is at its floor
+    has_applied: bool  # whether any step was applied yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +61,7 @@ class TrainerState:
     scheduler: str
     stream_cursor: str
     losses: tuple[LossRecord, ...]  # of the last steps, so that none is lost with the node that reported it
+    scaler: ScalerState | None = None  # under fp16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.norm import clip_coefficient
 from varuna_runtime.worker.pipeline import Pipeline
 from varuna_runtime.worker.reduce import SpaceReduction, Sum
+from varuna_runtime.worker.scaling import LossScale
 from varuna_runtime.worker.signals import Progressed, StepDone, Stepping, Waiting
 from varuna_runtime.worker.stage import MicroBatch
 from varuna_runtime.worker.ties import tie_exchange
@@ -78,6 +79,7 @@ class RankEngine:
         self._pipeline = Pipeline(
             training, plan, link, self._source, self._built.runner, settings, self._device
         )
+        self._scaling = LossScale(settings.precision)
         self._step = 0
         self._generation = generation
         self._losses: deque[LossRecord] = deque(maxlen=KEPT_LOSSES)
@@ -152,6 +154,7 @@ class RankEngine:
             scheduler=optimizer.scheduler_text(),
             stream_cursor=self._source.cursor(),
             losses=self.losses,
+            scaler=self._scaling.state,
         )
         return EngineState(segments=segments, trainer=trainer)
 
@@ -164,6 +167,7 @@ class RankEngine:
                 firsts = {use.name: name for use, name in first.items() if use.segment == segment.index}
                 _fill(segment.module, segment.names, firsts, known)
         self._built.optimizer.load(known, groups=trainer.optimizer_groups, scheduler=trainer.scheduler)
+        self._scaling.restore(trainer.scaler)
         if trainer.step:
             self._source.restore(trainer.stream_cursor)
         self._step, self._losses, self._running = trainer.step, deque(trainer.losses, KEPT_LOSSES), None
@@ -179,6 +183,7 @@ class RankEngine:
         virtual = virtual_replicas(self._plan.batch, num_micro)
         owned = share(virtual, self._plan.layout.replicas, self._replica)
         micros = self._micro_batches(num_samples, num_micro, virtual, owned)
+        self._built.runner.loss_scale = self._scaling.scale
         self._built.runner.begin(virtual, owned)
         yield from self._pipeline.run(micros)
         if self._stage == self._plan.layout.stages - 1:
@@ -190,10 +195,10 @@ class RankEngine:
         totals = yield from self._agreement.totals()
         if not totals.weight > 0:
             raise StepDiverged(f"step {step}: the loss weights sum to {totals.weight}; wanted more than 0")
-        partials = self._built.gradients.assign(sums, ties, totals.weight)
+        partials = self._built.gradients.assign(sums, ties, totals.weight * self._scaling.scale)
         yield from self._built.statistics.exchange(self._link, self._peers, self._replica)
         decision = yield from self._vote(partials)
-        return self._commit(decision, totals, num_samples)
+        return self._commit(decision, totals, num_micro, num_samples)
 
     def _micro_batches(
         self, num_samples: int, num_micro: int, virtual: int, owned: range
@@ -235,20 +240,13 @@ class RankEngine:
         )
         return (yield from self._agreement.decide(ballot))
 
-    def _commit(self, decision: Decision, totals: Totals, num_samples: int) -> StepDone:
-        norm, limit = decision.grad_norm, self._settings.clip_grad_norm
-        if not norm < float("inf"):
-            raise StepDiverged(
-                f"step {self._step}: the gradients are not finite (norm {norm}, loss {totals.loss}); "
-                "the step was not applied. Lower the learning rate, or clip the gradients"
-            )
-        if not math.isfinite(totals.loss):
-            raise StepDiverged(f"step {self._step}: the loss is {totals.loss}; the step was not applied")
-        if limit is not None and (factor := clip_coefficient(norm, limit)) < 1.0:
-            self._built.gradients.scale(factor)
-        learning_rate = self._built.optimizer.learning_rate
-        self._built.optimizer.step(totals.loss)
-        self._built.statistics.commit()
+    def _commit(self, decision: Decision, totals: Totals, num_micro: int, num_samples: int) -> StepDone:
+        scale, learning_rate = self._scaling.scale, self._built.optimizer.learning_rate
+        is_applied = self._scaling.judge(
+            self._step, norm=decision.grad_norm, loss=totals.loss, weight=totals.weight / num_micro
+        )
+        if is_applied:
+            self._apply(decision.grad_norm, totals.loss)
         self._source.commit(self._step)
         record = LossRecord(
             step=self._step,
@@ -256,6 +254,7 @@ class RankEngine:
             weight=totals.weight,
             samples=num_samples,
             generation=self._generation,
+            is_skipped=not is_applied,
         )
         self._losses.append(record)
         self._step += 1
@@ -264,11 +263,19 @@ class RankEngine:
         return StepDone(
             record=record,
             loss=totals.loss,
-            grad_norm=norm,
+            grad_norm=decision.grad_norm if is_applied else math.inf,
             learning_rate=learning_rate,
             drain=decision.drain,
             checkpoint=decision.checkpoint,
+            loss_scale=scale,
         )
+
+    def _apply(self, norm: float, loss: float) -> None:
+        limit = self._settings.clip_grad_norm
+        if limit is not None and (factor := clip_coefficient(norm, limit)) < 1.0:
+            self._built.gradients.scale(factor)
+        self._built.optimizer.step(loss)
+        self._built.statistics.commit()
 
 
 def run(work: Stepping[T], wait: Callable[[], None]) -> T:

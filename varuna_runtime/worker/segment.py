@@ -30,6 +30,8 @@ _EXPLAINED = {
     ),
 }
 
+_COMPUTE = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
+
 Head = Callable[[object], Tensor]  # output of the last segment -> sum of the loss
 
 
@@ -119,7 +121,7 @@ class SegmentRunner:
         if self._precision is Precision.FP32:
             return nullcontext()
         # The cast cache would tie the graphs of two micro-batches together.
-        return torch.autocast(self._device.type, dtype=torch.bfloat16, cache_enabled=False)
+        return torch.autocast(self._device.type, dtype=_COMPUTE[self._precision], cache_enabled=False)
 
     def _outputs(self, raw: object) -> tuple[Tensor, ...]:
         outputs = (raw,) if isinstance(raw, Tensor) else raw

@@ -30,10 +30,11 @@ class StepDone:
 
     record: LossRecord
     loss: float  # mean over the step's weight
-    grad_norm: float  # before clipping
+    grad_norm: float  # before clipping; infinite if the step was skipped
     learning_rate: float  # of the first parameter group, used by this step
     drain: bool  # some rank asked to stop after this step
     checkpoint: bool  # some rank asked to save this step
+    loss_scale: float = 1.0  # used by this step; other than 1 under fp16 only
 
 
 Signal = Progressed | Waiting

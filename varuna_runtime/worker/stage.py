@@ -57,6 +57,7 @@ class StageRunner:
         self._loss = loss
         self._held: dict[int, _Held] = {}
         self._losses: list[tuple[Tensor, Tensor]] = []
+        self.loss_scale = 1.0  # of the gradients, not of the recorded losses
         self._on_done: Callable[[int], None] | None = None
         self._last_virtual: int | None = None
 
@@ -95,7 +96,7 @@ class StageRunner:
         """
         frames = self._held.pop(micro.index).frames
         if gradients is None:
-            gradients = tuple(torch.ones_like(loss_sum) for loss_sum in frames[-1].outputs)
+            gradients = tuple(torch.ones_like(loss_sum) * self.loss_scale for loss_sum in frames[-1].outputs)
         for position in reversed(range(len(self._segments))):
             found = self._segments[position].backward(frames.pop(), gradients)
             self._add(position, micro, found.parameters)

@@ -23,6 +23,7 @@ MAKERS: dict[str, tuple[Callable[..., Training], dict[str, Any]]] = {
     "batch norm": (toys.batch_norm_training, {"micro_batch_size": 3}),
     "tied": (toys.tied_training, {}),
     "bfloat16": (toys.tied_training, {"precision": Precision.BF16}),
+    "float16": (toys.tied_training, {"precision": Precision.FP16}),
     "one leaf a replica": (toys.mlp_training, {"virtual_replicas": 3}),
     "five leaves": (toys.mlp_training, {"virtual_replicas": 5}),
     "micro-batches of one": (toys.tied_training, {"micro_batch_size": 1, "virtual_replicas": 8}),
@@ -53,7 +54,7 @@ def test_a_stage_without_parameters_gives_the_bits_of_one_process() -> None:
 
 @pytest.mark.parametrize("schedule", ScheduleKind)
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("kind", ["dropout", "batch norm", "tied"])
+@pytest.mark.parametrize("kind", ["dropout", "batch norm", "tied", "bfloat16", "float16"])
 def test_schedule_and_recompute_leave_the_bits_alone(
     kind: str, schedule: ScheduleKind, recompute: bool
 ) -> None:
