@@ -1,4 +1,4 @@
-"""What every Link promises, checked on the in-memory one and on torch.distributed."""
+"""What every Link promises, checked on the in-memory one, on torch.distributed and on our own connections."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,11 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from varuna_runtime.spec.errors import PeerLost
+from varuna_runtime.spec.errors import PeerFailed, PeerLost
+from varuna_runtime.spec.generation import Cause, Fault
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.link.dist import DistLink
 from varuna_runtime.worker.link.group import form_group, host_store, join_store
+from varuna_runtime.worker.link.handshake import Identity
 from varuna_runtime.worker.link.memory import MemoryLink, MemoryNetwork
+from varuna_runtime.worker.link.sockets import listen
+from varuna_runtime.worker.link.tcp import TcpLink
 
 Pair = tuple[Link, Link]
 
@@ -34,7 +38,20 @@ def in_memory() -> Pair:
     return network.link(0), network.link(1)
 
 
-@pytest.fixture(params=[in_memory, over_gloo])
+def over_tcp() -> Pair:
+    listener = listen("127.0.0.1")
+    addresses = {1: ("127.0.0.1", listener.getsockname()[1])}
+
+    def join(rank: int) -> Link:
+        me = Identity(job="j", generation=1, rank=rank, secret="s")
+        return TcpLink.join(me, listener if rank else None, addresses, [1 - rank])
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(join, range(2))
+    return first, second
+
+
+@pytest.fixture(params=[in_memory, over_gloo, over_tcp])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     links: Pair = request.param()
     yield links
@@ -67,8 +84,21 @@ def test_messages_of_a_tag_arrive_in_order_and_tags_do_not_mix(pair: Pair) -> No
         torch.tensor([True, False]),
         torch.randn(6).to(torch.bfloat16),
         torch.randn(2, dtype=torch.float64),
+        torch.randn(3, dtype=torch.complex64).conj(),
+        torch.randn(1 << 19)[3:],
     ],
-    ids=["plain", "strided", "gradient", "scalar", "empty", "bool", "bfloat16", "float64"],
+    ids=[
+        "plain",
+        "strided",
+        "gradient",
+        "scalar",
+        "empty",
+        "bool",
+        "bfloat16",
+        "float64",
+        "conjugate",
+        "large",
+    ],
 )
 def test_a_tensor_keeps_values_shape_type_and_gradient_flag(pair: Pair, tensor: Tensor) -> None:
     pair[0].send(1, "t", (tensor,))
@@ -77,6 +107,8 @@ def test_a_tensor_keeps_values_shape_type_and_gradient_flag(pair: Pair, tensor: 
     assert (received.dtype, received.shape) == (tensor.dtype, tensor.shape)
     assert received.requires_grad == tensor.requires_grad
     assert received.is_leaf
+    assert received.is_contiguous()
+    assert received.data_ptr() % 64 == 0
 
 
 def test_both_ends_may_send_before_either_receives(pair: Pair) -> None:
@@ -116,3 +148,44 @@ def test_a_rank_that_left_still_delivers_what_it_sent_and_then_counts_as_lost(pa
         assert lost.value.rank == 0
         pair[1].close()
         closing.result()
+
+
+FAULT = Fault(rank=0, cause=Cause.USER_ERROR, message="ValueError: boom", detail="Traceback ...")
+
+
+def test_a_failed_rank_tells_its_peer_why_at_once_whatever_was_sent_before(pair: Pair) -> None:
+    pair[0].send(1, "t", (torch.tensor(1),))
+    with ThreadPoolExecutor(1) as pool:
+        aborting = pool.submit(pair[0].abort, FAULT)
+        if isinstance(pair[0], MemoryLink):
+            aborting.result()  # driven, never waited for
+        with pytest.raises(PeerFailed, match="rank 0 failed: ValueError: boom") as failed:
+            awaited(pair[1], 0, "another")
+        assert failed.value.fault == FAULT
+        with pytest.raises(PeerFailed):
+            pair[1].poll(0, "t")
+        with pytest.raises(PeerFailed):
+            pair[1].send(0, "t", ())
+        pair[1].close()
+        aborting.result()
+
+
+def test_a_loss_that_a_peer_tells_of_is_the_loss_of_that_rank(pair: Pair) -> None:
+    pair[0].send(1, "t", (torch.tensor(1),))
+    with ThreadPoolExecutor(1) as pool:
+        aborting = pool.submit(pair[0].abort, Fault(rank=7, cause=Cause.PEER_LOST, message="killed"))
+        assert int(awaited(pair[1], 0, "t")[0]) == 1
+        if isinstance(pair[0], MemoryLink):
+            aborting.result()
+        with pytest.raises(PeerLost, match="rank 7 is gone: killed"):
+            awaited(pair[1], 0, "t")
+        pair[1].abort(FAULT)  # too late: the first fault counts
+        aborting.result()
+
+
+def test_a_deep_message_may_wait_for_its_receiver_while_others_pass(pair: Pair) -> None:
+    for value in range(4):
+        pair[0].send(1, "bulk", (torch.full((1 << 20,), float(value)),))  # more than the kernel holds
+    pair[1].send(0, "small", (torch.tensor(1),))
+    assert int(awaited(pair[0], 1, "small")[0]) == 1
+    assert [float(awaited(pair[1], 0, "bulk")[0][-1]) for _ in range(4)] == [0.0, 1.0, 2.0, 3.0]

@@ -92,6 +92,7 @@ class ToyJob:
         bundle: str = "",
     ) -> agent_pb2.Start:
         return agent_pb2.Start(
+            generation_secret="known to the ranks of the generation",
             job=JOB,
             generation=generation,
             kind=kind,

@@ -2,6 +2,8 @@
 
 import re
 
+from varuna_runtime.spec.generation import Fault
+
 
 class VarunaError(Exception):
     """Root of every error this product raises on purpose."""
@@ -41,6 +43,14 @@ class PeerLost(VarunaError):
     def __init__(self, rank: int, reason: str) -> None:
         super().__init__(f"rank {rank} is gone: {_in_brief(reason)}")
         self.rank = rank
+
+
+class PeerFailed(VarunaError):
+    """A rank of the same generation failed first and said why; the fault is its own, collateral here."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(f"rank {fault.rank} failed: {fault.message}")
+        self.fault = fault
 
 
 def _in_brief(reason: str) -> str:

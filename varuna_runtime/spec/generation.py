@@ -38,3 +38,13 @@ class Running:
     job: str
     generation: int
     ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What made the first rank of a generation fail; the same on every rank that hears of it."""
+
+    rank: int  # that failed, or is gone
+    cause: Cause
+    message: str  # one line
+    detail: str = ""  # traceback, bounded

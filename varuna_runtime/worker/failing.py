@@ -13,6 +13,7 @@ from varuna_runtime.spec.errors import (
     VarunaError,
 )
 from varuna_runtime.wire.v1 import common_pb2
+from varuna_runtime.worker.link.meeting import DidNotMeet
 
 _DETAIL_CHARS = 8000
 _MESSAGE_CHARS = 500
@@ -21,6 +22,7 @@ _CAUSES: tuple[tuple[type[BaseException], common_pb2.FailureCause], ...] = (
     (PlanMismatch, common_pb2.FailureCause.PLAN_MISMATCH),
     (CheckpointRefused, common_pb2.FailureCause.START_FAILED),
     (StoreError, common_pb2.FailureCause.START_FAILED),
+    (DidNotMeet, common_pb2.FailureCause.START_FAILED),
     (ModelRefused, common_pb2.FailureCause.USER_ERROR),
     (StepDiverged, common_pb2.FailureCause.USER_ERROR),
     (InvalidInput, common_pb2.FailureCause.USER_ERROR),

@@ -1,6 +1,6 @@
 """The two kinds of rank a Prepare can ask for, from what they share: plan, store, rendezvous, group."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,9 +13,14 @@ from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Plan
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.wire.v1 import common_pb2, worker_pb2
+from varuna_runtime.worker.failing import StartFailed
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.link.dist import DistLink
 from varuna_runtime.worker.link.group import form_group, host_store, join_store
+from varuna_runtime.worker.link.handshake import Identity
+from varuna_runtime.worker.link.meeting import Address
+from varuna_runtime.worker.link.sockets import listen
+from varuna_runtime.worker.link.tcp import TcpLink
 from varuna_runtime.worker.peers import peers_of
 from varuna_runtime.worker.rendezvous import Rendezvous
 
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from varuna_runtime.worker.session import Rank
     from varuna_runtime.worker.training import Training
 
+_CPU = "cpu"
 _MEET_S = 60.0  # all ranks are prepared by now; longer means that one is gone
 
 
@@ -58,6 +64,7 @@ class RankOrder:
     store_url: str
     resume_step: int | None
     host: str
+    secret: str = field(repr=False)
 
     @classmethod
     def of(cls, request: worker_pb2.PrepareRequest, partitioned: PartitionedModel) -> "RankOrder":
@@ -82,29 +89,33 @@ class RankOrder:
             store_url=request.store_url,
             resume_step=request.resume_step if request.HasField("resume_step") else None,
             host=request.host,
+            secret=request.generation_secret,
         )
 
 
 class Group:
-    """This rank's way to the others; rank 0 serves the store they meet at."""
+    """This rank's way to the others.
+
+    Rank 0 serves the store at which all meet; every other rank listens for the ranks below it.
+    """
 
     def __init__(self, order: RankOrder) -> None:
         self._order = order
         self._world_size = order.plan.layout.world_size
         self._served: TCPStore | None = host_store(order.host, timeout_s=_MEET_S) if order.rank == 0 else None
-        self._address = ("", 0)
+        self._listener = listen(order.host) if order.rank else None
+        self._addresses: dict[int, Address] = {}
         self._rendezvous: Rendezvous | None = None
 
     @property
     def endpoint(self) -> common_pb2.Endpoint:
-        """Where the other ranks reach this one; port 0 if it does not listen."""
-        port = self._served.port if self._served is not None else 0
+        """Where the other ranks reach this one: rank 0's store, another rank's end of the link."""
+        port = self._served.port if self._served is not None else self._listening_port()
         return common_pb2.Endpoint(rank=self._order.rank, host=self._order.host, port=port)
 
     def meet(self, endpoints: list[common_pb2.Endpoint]) -> Rendezvous:
         """Connect to rank 0 and compare plan and generation."""
-        (first,) = (endpoint for endpoint in endpoints if endpoint.rank == 0)
-        self._address = (first.host, first.port)
+        self._addresses = {endpoint.rank: (endpoint.host, endpoint.port) for endpoint in endpoints}
         meeting = Rendezvous(self.connect(), rank=self._order.rank, world_size=self._world_size)
         meeting.agree("plan", f"{self._order.plan.hash()} of generation {self._order.generation}")
         self._rendezvous = meeting
@@ -112,12 +123,21 @@ class Group:
 
     def connect(self) -> TCPStore:
         """Return one more connection to rank 0's store."""
-        return join_store(*self._address, timeout_s=_MEET_S)
+        return join_store(*self._addresses[0], timeout_s=_MEET_S)
 
     def join(self, device: torch.device) -> Link:
-        """Form the process group; after `meet`."""
+        """Connect with the peers; after `meet`.
+
+        Tensors in host memory go over connections of our own. If any rank has a GPU, all use torch's groups:
+        NCCL where each has one of its own, else gloo.
+        """
         assert self._rendezvous is not None
         devices = self._rendezvous.gather("device", _identity(device))
+        peers = peers_of(self._order.plan, self._order.rank, self._order.model.tied)
+        if set(devices) == {_CPU}:
+            return self._join_directly(peers)
+        if self._listener is not None:
+            self._listener.close()
         group = form_group(
             rank=self._order.rank,
             world_size=self._world_size,
@@ -128,7 +148,21 @@ class Group:
             device=device,
             use_nccl=device.type == "cuda" and len(set(devices)) == self._world_size,  # one GPU each
         )
-        return DistLink(group, peers_of(self._order.plan, self._order.rank, self._order.model.tied))
+        return DistLink(group, peers)
+
+    def _join_directly(self, peers: tuple[int, ...]) -> TcpLink:
+        order = self._order
+        if peers and not order.secret:
+            raise StartFailed(
+                "the generation came without a secret, by which its ranks would know each other"
+            )
+        me = Identity(job=order.job, generation=order.generation, rank=order.rank, secret=order.secret)
+        return TcpLink.join(me, self._listener, self._addresses, peers, timeout_s=_MEET_S)
+
+    def _listening_port(self) -> int:
+        assert self._listener is not None
+        port: int = self._listener.getsockname()[1]
+        return port
 
     def leave(self) -> None:
         """Wait, on rank 0, until nobody needs its store."""
@@ -145,4 +179,4 @@ def device_of(slot: int) -> torch.device:
 
 def _identity(device: torch.device) -> str:
     """Return a word that no other device in the world has; of no use for a CPU."""
-    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else device.type
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else _CPU

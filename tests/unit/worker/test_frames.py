@@ -3,11 +3,13 @@ import torch
 
 from varuna_runtime.worker.link.frames import (
     GOODBYE,
-    HEADER_WORDS,
+    MAX_HEADER_BYTES,
+    PREFIX_BYTES,
+    Kind,
+    body_bytes,
     decode,
     describe,
     encode,
-    num_rest_words,
 )
 
 
@@ -17,23 +19,38 @@ def test_a_description_survives_the_wire(count: int) -> None:
         torch.zeros((2,) * (i % 4), dtype=torch.bfloat16, requires_grad=i % 2 == 0) for i in range(count)
     ]
     description = describe("gradients 3", tensors)
-    header, rest = encode(description)
-    assert header.numel() == HEADER_WORDS
-    assert num_rest_words(header) == (0 if rest is None else rest.numel())
-    assert decode(header, rest) == description
+    header = encode(description)
+    assert body_bytes(header[:PREFIX_BYTES]) == len(header) - PREFIX_BYTES
+    assert decode(header) == description
 
 
-def test_goodbye_is_a_message_without_a_tag() -> None:
-    assert decode(*encode(GOODBYE)) == GOODBYE
+def test_every_kind_survives_the_wire() -> None:
+    aborted = describe("", [torch.zeros(3, dtype=torch.uint8)], Kind.ABORT)
+    assert [decode(encode(d)) for d in (GOODBYE, aborted)] == [GOODBYE, aborted]
 
 
-def read(header: torch.Tensor) -> None:
-    num_rest_words(header)
-    decode(header, None)
+def test_a_prefix_that_is_not_ours_is_an_error() -> None:
+    for prefix in (b"GET / HT", bytes([0, 0, 0, 0]) + (MAX_HEADER_BYTES + 1).to_bytes(4, "little")):
+        with pytest.raises(ValueError, match="a message header"):
+            body_bytes(prefix)
 
 
-@pytest.mark.parametrize("words", [[-1], [1 << 40], [3, 1000], [3, 1, 65, -5], [4, 0, 1, 99, 0]])
-def test_a_header_that_is_not_ours_is_an_error(words: list[int]) -> None:
-    header = torch.tensor(words + [0] * (HEADER_WORDS - len(words)))
+GOOD = encode(describe("tag", [torch.zeros(2, 3)]))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        GOOD[:-1],
+        GOOD + b"\0",
+        GOOD.replace(b"tag", b"\xff\xff\xff"),
+        GOOD[:11] + b"\xc8" + GOOD[12:],  # type 200
+        GOOD[:13] + b"\xc8" + GOOD[14:],  # 200 dimensions
+        GOOD[:14] + b"\xff" * 8 + GOOD[22:],  # a length of -1
+        GOOD[:14] + b"\xff" * 7 + b"\x7f" + GOOD[22:],  # 2^63 - 1 elements and more
+    ],
+    ids=["short", "long", "text", "type", "dimensions", "negative", "huge"],
+)
+def test_a_header_that_is_not_ours_is_an_error(header: bytes) -> None:
     with pytest.raises(ValueError, match="a message header"):
-        read(header)
+        decode(header)

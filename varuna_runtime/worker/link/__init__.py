@@ -4,12 +4,18 @@ from typing import Protocol
 
 from torch import Tensor
 
+from varuna_runtime.spec.generation import Fault
+
 
 class Link(Protocol):
-    """What one rank uses to talk to the others of its generation.
+    """What one rank uses, from one thread, to talk to the others of its generation.
 
     A message keeps each tensor's shape, dtype and `requires_grad` flag. The sender leaves the tensors
     unchanged until an answer proves that they arrived.
+
+    Once a peer is gone, or says that some rank failed, every rank hears of that first fault, also through
+    ranks between: then `send`, `wait`, and `poll` raise PeerLost or PeerFailed. What a lost peer had sent is
+    delivered before.
     """
 
     @property
@@ -18,15 +24,19 @@ class Link(Protocol):
         ...
 
     def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
-        """Queue a message; never blocks on the receiver. Raises PeerLost once a peer is gone."""
+        """Queue a message; never blocks on the receiver. Raises PeerLost or PeerFailed after a fault."""
         ...
 
     def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:
-        """Return the next message of (source, tag) or None; raises PeerLost if none can come."""
+        """Return the next message of (source, tag) or None; PeerLost or PeerFailed if none can come."""
         ...
 
     def wait(self) -> None:
-        """Block until some poll may answer anew since the last one; raises PeerLost."""
+        """Block until some poll may answer anew, or raise, since the last one."""
+        ...
+
+    def abort(self, fault: Fault) -> None:
+        """Tell the peers why this rank ends, unless they know of a fault; returns soon; the last call."""
         ...
 
     def close(self) -> None:

@@ -11,12 +11,15 @@ from queue import SimpleQueue
 from torch import Tensor
 
 from varuna_runtime.spec.errors import PeerLost
+from varuna_runtime.spec.generation import Cause, Fault
 from varuna_runtime.worker import clock
-from varuna_runtime.worker.link.frames import GOODBYE
+from varuna_runtime.worker.link.faults import error_of, from_tensor, lost, to_tensor
+from varuna_runtime.worker.link.frames import GOODBYE, Kind
 from varuna_runtime.worker.link.group import Group
 from varuna_runtime.worker.link.transfer import Channel, Parcel
 
 CLOSE_TIMEOUT_S = 10.0
+ABORT_TIMEOUT_S = 1.0
 
 
 class DistLink:
@@ -27,7 +30,8 @@ class DistLink:
         self._group = group
         self._changed = threading.Condition()
         self._inbox: dict[tuple[int, str], deque[Parcel]] = defaultdict(deque)
-        self._lost: dict[int, str] = {}
+        self._fault: Fault | None = None
+        self._ended: set[int] = set()  # from whom nothing comes any more
         self._left: set[int] = set()
         self._num_events = 0
         self._missed_at: int | None = None  # events seen by the first poll without a message since a wait
@@ -49,15 +53,17 @@ class DistLink:
     def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
         """Queue a message for the thread of `to`."""
         with self._changed:
-            self._raise_if_lost()
+            if self._fault is not None:
+                raise error_of(self._fault)
         self._outbox[to].put(Parcel.of(tag, tensors))
 
     def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:
         """Return the next message of (source, tag) or None."""
         with self._changed:
             queue = self._inbox[source, tag]
+            if self._fault is not None and (not queue or self._fault.cause is not Cause.PEER_LOST):
+                raise error_of(self._fault)
             if not queue:
-                self._raise_if_lost()
                 if source in self._left:
                     raise PeerLost(source, "it left the generation")
                 if self._missed_at is None:
@@ -72,19 +78,25 @@ class DistLink:
             self._changed.wait_for(lambda: self._num_events != self._missed_at)
             self._missed_at = None
 
+    def abort(self, fault: Fault) -> None:
+        """Tell every peer; return when all have gone too, or after a second."""
+        self._fail(fault)
+        self._end(ABORT_TIMEOUT_S)
+
     def close(self) -> None:
         """Send what is queued and goodbye, then wait a bounded time for the peers' goodbyes."""
+        self._end(CLOSE_TIMEOUT_S if self._fault is None else ABORT_TIMEOUT_S)
+
+    def _end(self, timeout_s: float) -> None:
         if self._closed:
             return
         self._closed = True
         for outbox in self._outbox.values():
             outbox.put(None)
         # A socket closed with unread bytes would reset the connection under a peer's last messages.
-        deadline_s = clock.now_s() + CLOSE_TIMEOUT_S
+        deadline_s = clock.now_s() + timeout_s
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._left | self._lost.keys() >= self._outbox.keys(), CLOSE_TIMEOUT_S
-            )
+            self._changed.wait_for(lambda: self._ended >= self._outbox.keys(), timeout_s)
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - clock.now_s()))
 
@@ -95,32 +107,45 @@ class DistLink:
                 channel.send(parcel)
             channel.send(Parcel(GOODBYE, ()))
         except Exception as err:  # a thread that dies in silence would leave the engine waiting
-            self._lose(peer, f"{type(err).__name__}: {err}")
+            self._lose(peer, err)
 
     def _receive_all(self, peer: int) -> None:
         channel = Channel(self._group, peer)
         try:
             while (parcel := channel.receive()).description != GOODBYE:
+                if parcel.description.kind is Kind.ABORT:
+                    self._fail(from_tensor(*parcel.tensors))
+                    continue
                 with self._changed:
                     self._inbox[peer, parcel.description.tag].append(parcel)
                     self._notify()
         except Exception as err:  # as above
-            self._lose(peer, f"{type(err).__name__}: {err}")
+            self._lose(peer, err)
             return
         with self._changed:
             self._left.add(peer)
+            self._ended.add(peer)
             self._notify()
 
-    def _lose(self, peer: int, reason: str) -> None:
+    def _lose(self, peer: int, reason: Exception) -> None:
         with self._changed:
-            if peer not in self._left:
-                self._lost.setdefault(peer, reason.splitlines()[0])
+            has_left = peer in self._left
+            self._ended.add(peer)
             self._notify()
+        if not has_left:
+            self._fail(lost(peer, reason))
+
+    def _fail(self, fault: Fault) -> None:
+        """Take the first fault as the generation's, and pass it on."""
+        with self._changed:
+            if self._fault is not None:
+                return
+            self._fault = fault
+            self._notify()
+            peers = self._outbox.keys() - self._ended
+        for peer in peers:
+            self._outbox[peer].put(Parcel.of("", (to_tensor(fault),), Kind.ABORT))
 
     def _notify(self) -> None:
         self._num_events += 1
         self._changed.notify_all()
-
-    def _raise_if_lost(self) -> None:
-        for peer, reason in self._lost.items():
-            raise PeerLost(peer, reason)

@@ -1,14 +1,23 @@
-"""The header of a message: its tag and the shapes of its tensors as whole numbers; moves no bytes."""
+"""The header of a message: kind, tag and the shapes of its tensors as bytes; moves nothing."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from math import prod
 
 import torch
 from torch import Tensor
 
-HEADER_WORDS = 128  # sent with every message; a longer description follows in a second part
-MAX_WORDS = 1 << 16
-_MAX_TAG_BYTES = 100
+MAX_HEADER_BYTES = 1 << 20
+MAX_TENSOR_BYTES = 1 << 38
+_MAX_NDIM = 64
+
+_PREFIX = struct.Struct("<BBHI")  # kind, bytes of the tag, number of tensors, bytes after the prefix
+PREFIX_BYTES = _PREFIX.size
+_SLAB = struct.Struct("<BBB")  # type, flags, number of dimensions; the dimensions follow
+_REQUIRES_GRAD, _ON_DEVICE = 1, 2
 
 _DTYPES = (
     torch.float32,
@@ -27,6 +36,14 @@ _DTYPES = (
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 
+class Kind(IntEnum):
+    """What a message is for."""
+
+    TENSORS = 0
+    GOODBYE = 1  # the sender leaves in peace
+    ABORT = 2  # a rank failed; one tensor of bytes says which and why
+
+
 @dataclass(frozen=True, slots=True)
 class Slab:
     """One tensor of a message."""
@@ -39,63 +56,70 @@ class Slab:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A whole message without its contents; an empty tag says goodbye."""
+    """A whole message without its contents."""
 
+    kind: Kind
     tag: str
     slabs: tuple[Slab, ...]
 
 
-GOODBYE = Description("", ())
+GOODBYE = Description(Kind.GOODBYE, "", ())
 
 
-def describe(tag: str, tensors: Sequence[Tensor]) -> Description:
+def describe(tag: str, tensors: Sequence[Tensor], kind: Kind = Kind.TENSORS) -> Description:
     """Return the description of a message."""
     slabs = tuple(Slab(tuple(t.shape), t.dtype, t.requires_grad, t.device.type != "cpu") for t in tensors)
-    return Description(tag, slabs)
+    return Description(kind, tag, slabs)
 
 
-def encode(description: Description) -> tuple[Tensor, Tensor | None]:
-    """Return the header and, if the description does not fit, the rest of it."""
+@lru_cache(maxsize=1024)
+def encode(description: Description) -> bytes:
+    """Return the header: a prefix of `PREFIX_BYTES` and what it announces."""
     tag = description.tag.encode()
-    assert len(tag) <= _MAX_TAG_BYTES, f"tag {description.tag!r} is too long"
-    words = [len(tag), *tag, len(description.slabs)]
+    parts = [tag]
     for slab in description.slabs:
-        flags = slab.requires_grad + 2 * slab.on_device
-        words += [_CODES[slab.dtype], flags, len(slab.shape), *slab.shape]
-    words = [len(words), *words]
-    assert len(words) <= MAX_WORDS, "a message of too many tensors"
-    head = words[:HEADER_WORDS] + [0] * (HEADER_WORDS - len(words))
-    rest = words[HEADER_WORDS:]
-    return torch.tensor(head), torch.tensor(rest) if rest else None
+        flags = _REQUIRES_GRAD * slab.requires_grad + _ON_DEVICE * slab.on_device
+        parts.append(_SLAB.pack(_CODES[slab.dtype], flags, len(slab.shape)))
+        parts.append(struct.pack(f"<{len(slab.shape)}q", *slab.shape))
+    body = b"".join(parts)
+    assert len(body) <= MAX_HEADER_BYTES, "a message of too many tensors"
+    return _PREFIX.pack(description.kind, len(tag), len(description.slabs), len(body)) + body
 
 
-def num_rest_words(header: Tensor) -> int:
-    """Return how many words follow the header; raises ValueError on a header that is not ours."""
-    length = int(header[0]) + 1
-    if not 3 <= length <= MAX_WORDS:
-        raise ValueError(f"a message header claims {length} words")
-    return max(0, length - HEADER_WORDS)
+def body_bytes(prefix: bytes | bytearray | memoryview) -> int:
+    """Return how many bytes of header follow a prefix; raises ValueError on one that is not ours."""
+    kind, _, _, length = _PREFIX.unpack_from(prefix)
+    if kind > max(Kind) or length > MAX_HEADER_BYTES:
+        raise ValueError(f"a message header of kind {kind} claims {length} bytes")
+    return int(length)
 
 
-def decode(header: Tensor, rest: Tensor | None) -> Description:
+@lru_cache(maxsize=1024)
+def decode(header: bytes) -> Description:
     """Return what `encode` was given; raises ValueError on anything else."""
-    words = iter(header.tolist()[1:] + (rest.tolist() if rest is not None else []))
+    kind, tag_bytes, count, length = _PREFIX.unpack_from(header)
+    position = PREFIX_BYTES + tag_bytes
+    slabs = []
     try:
-        tag = bytes(next(words) for _ in range(_bounded(next(words), _MAX_TAG_BYTES))).decode()
-        count = _bounded(next(words), MAX_WORDS)
-        slabs = []
+        tag = header[PREFIX_BYTES:position].decode()
         for _ in range(count):
-            code, flags, ndim = next(words), next(words), _bounded(next(words), 64)
-            shape = tuple(_bounded(next(words), 1 << 48) for _ in range(ndim))
-            slabs.append(
-                Slab(shape, _DTYPES[_bounded(code, len(_DTYPES) - 1)], bool(flags & 1), bool(flags & 2))
-            )
-    except (StopIteration, RuntimeError, UnicodeDecodeError) as err:
+            slab, position = _slab(header, position)
+            slabs.append(slab)
+    except (struct.error, UnicodeDecodeError, IndexError) as err:
         raise ValueError("a message header ends early") from err
-    return Description(tag, tuple(slabs))
+    if position != PREFIX_BYTES + length or len(header) != position:
+        raise ValueError(f"a message header of {len(header)} bytes describes {position}")
+    return Description(Kind(kind), tag, tuple(slabs))
 
 
-def _bounded(value: int, limit: int) -> int:
-    if not 0 <= value <= limit:
-        raise ValueError(f"a message header holds {value}; wanted 0 to {limit}")
-    return value
+def _slab(header: bytes, position: int) -> tuple[Slab, int]:
+    code, flags, ndim = _SLAB.unpack_from(header, position)
+    if ndim > _MAX_NDIM:
+        raise ValueError(f"a message header holds a tensor of {ndim} dimensions")
+    dtype = _DTYPES[code]
+    position += _SLAB.size
+    shape = struct.unpack_from(f"<{ndim}q", header, position)
+    if any(n < 0 for n in shape) or prod(shape) * dtype.itemsize > MAX_TENSOR_BYTES:
+        raise ValueError(f"a message header holds a tensor of shape {list(shape)}")
+    slab = Slab(shape, dtype, bool(flags & _REQUIRES_GRAD), bool(flags & _ON_DEVICE))
+    return slab, position + 8 * ndim

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from varuna_runtime.spec.generation import Fault
 from varuna_runtime.worker.link import Link
 
 
@@ -33,6 +34,11 @@ class LateLink:
     def wait(self) -> None:
         """See Link."""
         self._attached.wait()
+
+    def abort(self, fault: Fault) -> None:
+        """See Link; nobody to tell before a link was attached."""
+        if self._link is not None:
+            self._link.abort(fault)
 
     def close(self) -> None:
         """See Link; nothing to leave before a link was attached."""

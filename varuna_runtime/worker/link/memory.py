@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from varuna_runtime.spec.errors import PeerLost, VarunaError
+from varuna_runtime.spec.generation import Cause, Fault
+from varuna_runtime.worker.link.faults import error_of
 
 
 class Deadlock(VarunaError):
@@ -20,6 +22,7 @@ class MemoryNetwork:
         self.num_sent = 0
         self._queues: dict[tuple[int, int, str], deque[tuple[Tensor, ...]]] = defaultdict(deque)
         self._gone: dict[int, str] = {}
+        self._fault: Fault | None = None
 
     def link(self, rank: int) -> "MemoryLink":
         """Return the link of one rank."""
@@ -29,8 +32,13 @@ class MemoryNetwork:
         """Let a rank vanish: its peers get what it sent before, then PeerLost."""
         self._gone[rank] = reason
 
+    def fail(self, fault: Fault) -> None:
+        """Let every rank hear of a fault; the first one counts."""
+        self._fault = self._fault or fault
+
     def put(self, source: int, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
         """Append a message."""
+        self._raise_fault()
         self._raise_if_gone(to)
         copies = tuple(
             t.detach().clone(memory_format=torch.contiguous_format).requires_grad_(t.requires_grad)
@@ -42,10 +50,17 @@ class MemoryNetwork:
     def take(self, source: int, to: int, tag: str) -> tuple[Tensor, ...] | None:
         """Remove and return the oldest message."""
         queue = self._queues[source, to, tag]
+        if self._fault is not None and self._fault.cause is not Cause.PEER_LOST:
+            self._raise_fault()
         if queue:
             return queue.popleft()
+        self._raise_fault()
         self._raise_if_gone(source)
         return None
+
+    def _raise_fault(self) -> None:
+        if self._fault is not None:
+            raise error_of(self._fault)
 
     def _raise_if_gone(self, rank: int) -> None:
         if rank in self._gone:
@@ -75,6 +90,10 @@ class MemoryLink:
     def wait(self) -> None:
         """Refuse: whoever blocks the only thread waits for ever."""
         raise Deadlock(f"rank {self._rank} waits, but the ranks of one process are driven, not waited for")
+
+    def abort(self, fault: Fault) -> None:
+        """Tell the network."""
+        self._network.fail(fault)
 
     def close(self) -> None:
         """Leave the network."""

@@ -8,15 +8,18 @@ import torch
 from torch import Tensor
 
 from varuna_runtime.worker.link.frames import (
-    HEADER_WORDS,
+    PREFIX_BYTES,
     Description,
+    Kind,
     Slab,
+    body_bytes,
     decode,
     describe,
     encode,
-    num_rest_words,
 )
 from varuna_runtime.worker.link.group import FOREVER, Group
+
+HEADER_BYTES = 1024  # sent with every message; a longer header follows in a second part
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +31,11 @@ class Parcel:
     ready: torch.cuda.Event | None = None
 
     @staticmethod
-    def of(tag: str, tensors: tuple[Tensor, ...]) -> "Parcel":
+    def of(tag: str, tensors: tuple[Tensor, ...], kind: Kind = Kind.TENSORS) -> "Parcel":
         """Pack a message in the thread that made its tensors."""
         on_device = [t for t in tensors if t.is_cuda]
         ready = torch.cuda.current_stream(on_device[0].device).record_event() if on_device else None
-        return Parcel(describe(tag, tensors), tuple(t.detach() for t in tensors), ready)
+        return Parcel(describe(tag, tensors, kind), tuple(t.detach() for t in tensors), ready)
 
     def unpack(self, device: torch.device) -> tuple[Tensor, ...]:
         """Return the tensors where they belong, safe to use on the current stream."""
@@ -54,31 +57,33 @@ class Channel:
 
     def send(self, parcel: Parcel) -> None:
         """Send a message; returns when its tensors have left. Raises RuntimeError if the peer is gone."""
-        header, rest = encode(parcel.description)
+        header = encode(parcel.description)
         with self._on_stream():
             if parcel.ready is not None and self._stream is not None:
                 parcel.ready.wait(self._stream)
-            self._put(header)
-            if rest is not None:
-                self._put(rest)
+            self._put(_as_tensor(header[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0")))
+            if len(header) > HEADER_BYTES:
+                self._put(_as_tensor(header[HEADER_BYTES:]))
             for tensor in parcel.tensors:
                 if tensor.numel():
                     self._send_tensor(tensor)
 
     def receive(self) -> Parcel:
         """Return the next message. Raises RuntimeError if the peer is gone, ValueError on a foreign one."""
-        header = self._get(torch.empty(HEADER_WORDS, dtype=torch.int64))
-        num_rest = num_rest_words(header)
-        rest = self._get(torch.empty(num_rest, dtype=torch.int64)) if num_rest else None
-        description = decode(header, rest)
+        description = decode(self._receive_header())
         with self._on_stream():
             tensors = tuple(self._receive_tensor(slab) for slab in description.slabs)
             direct = self._stream is not None and any(t.is_cuda for t in tensors)
             ready = self._stream.record_event() if direct and self._stream is not None else None
         return Parcel(description, tensors, ready)
 
+    def _receive_header(self) -> bytes:
+        first = self._get_bytes(HEADER_BYTES)
+        length = PREFIX_BYTES + body_bytes(first)
+        return first[:length] + (self._get_bytes(length - HEADER_BYTES) if length > HEADER_BYTES else b"")
+
     def _send_tensor(self, tensor: Tensor) -> None:
-        tensor = tensor.contiguous()
+        tensor = tensor.resolve_conj().resolve_neg().contiguous()
         if not tensor.is_cuda:
             self._put(tensor)
         elif self._group.nccl is not None:
@@ -106,8 +111,15 @@ class Channel:
         self._group.gloo.recv([tensor], self._peer, 0).wait(FOREVER)
         return tensor
 
+    def _get_bytes(self, count: int) -> bytes:
+        return self._get(torch.empty(count, dtype=torch.uint8)).numpy().tobytes()
+
     def _on_stream(self) -> AbstractContextManager[Any]:
         return torch.cuda.stream(self._stream) if self._stream is not None else nullcontext()
+
+
+def _as_tensor(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def _placed(tensor: Tensor, slab: Slab, device: torch.device) -> Tensor:

@@ -1,0 +1,102 @@
+"""All connections of one rank: says what came in on any of them; decides nothing."""
+
+import select
+from collections.abc import Iterator, Mapping, Sequence
+from socket import socket
+
+from torch import Tensor
+
+from varuna_runtime.worker.link.frames import Kind
+from varuna_runtime.worker.link.sockets import tune
+from varuna_runtime.worker.link.stream import Arrival, Stream
+
+_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+News = Arrival | Exception  # the exception is the end of the connection
+
+
+class Hub:
+    """Streams by peer; for one thread at a time."""
+
+    def __init__(self, connections: Mapping[int, socket]) -> None:
+        """Own these connected sockets."""
+        self._poller = select.epoll()
+        self._streams: dict[int, Stream] = {}
+        self._peers: dict[int, int] = {}  # by descriptor
+        self._writing: set[int] = set()
+        for peer, sock in sorted(connections.items()):
+            tune(sock)
+            self._streams[peer] = Stream(sock)
+            self._peers[sock.fileno()] = peer
+            self._poller.register(sock, _READ)
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """Who is connected."""
+        return tuple(self._streams)
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether something waits for room in a kernel's buffer."""
+        return bool(self._writing)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a message is on its way in either direction."""
+        return self.has_backlog or any(stream.is_receiving for stream in self._streams.values())
+
+    def send(self, peer: int, tag: str, tensors: Sequence[Tensor], kind: Kind = Kind.TENSORS) -> None:
+        """Queue a message and send what can be sent; how a connection broke is told by `move`."""
+        stream = self._streams[peer]
+        stream.queue(tag, tensors, kind)
+        if peer not in self._writing:
+            self._push(peer, stream)
+
+    def forget_queued(self) -> None:
+        """Drop the messages of which nothing was sent."""
+        for stream in self._streams.values():
+            stream.forget_queued()
+
+    def end_sending(self) -> None:
+        """Let the peers see that nothing more comes; what they send can still be read."""
+        for stream in self._streams.values():
+            stream.shut()
+
+    def move(self, timeout_s: float | None) -> Iterator[tuple[int, News]]:
+        """Move what can be moved, after waiting at most `timeout_s` for something, and tell what came."""
+        for fd, events in self._poller.poll(timeout_s):
+            peer = self._peers.get(fd, -1)
+            stream = self._streams.get(peer)
+            if stream is not None and events & _WRITE:
+                self._push(peer, stream)
+            if stream is not None and events & ~_WRITE:
+                yield from self._pull(peer, stream)
+
+    def close(self) -> None:
+        """Close every connection."""
+        for peer in self.peers:
+            self._drop(peer)
+        self._poller.close()
+
+    def _push(self, peer: int, stream: Stream) -> None:
+        try:
+            stream.push()
+        except OSError:
+            stream.forget_outgoing()  # what the peer said before it went is still to be read
+        if stream.has_backlog is not (peer in self._writing):
+            self._writing ^= {peer}
+            self._poller.modify(stream.sock, _READ | _WRITE if stream.has_backlog else _READ)
+
+    def _pull(self, peer: int, stream: Stream) -> Iterator[tuple[int, News]]:
+        try:
+            for arrival in stream.pull():
+                yield peer, arrival
+        except (OSError, EOFError, ValueError) as err:
+            self._drop(peer)
+            yield peer, err
+
+    def _drop(self, peer: int) -> None:
+        sock = self._streams.pop(peer).sock
+        self._writing.discard(peer)
+        del self._peers[sock.fileno()]
+        self._poller.unregister(sock)
+        sock.close()

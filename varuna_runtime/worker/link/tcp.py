@@ -1,0 +1,193 @@
+"""A Link over connections of our own: the engine's thread moves the bytes itself, at send, poll and wait.
+
+While it computes, a helper thread looks after the connections now and then; the kernel's buffers bridge the
+time between. So a message costs no change of threads.
+"""
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Mapping
+from socket import socket
+
+from torch import Tensor
+
+from varuna_runtime.spec.errors import InvalidInput, PeerLost
+from varuna_runtime.spec.generation import Cause, Fault
+from varuna_runtime.worker import clock
+from varuna_runtime.worker.link.faults import error_of, from_tensor, lost, to_tensor
+from varuna_runtime.worker.link.frames import Kind
+from varuna_runtime.worker.link.handshake import Identity
+from varuna_runtime.worker.link.hub import Hub, News
+from varuna_runtime.worker.link.meeting import Address, meet
+from varuna_runtime.worker.link.stream import Arrival
+
+CLOSE_TIMEOUT_S = 10.0
+ABORT_TIMEOUT_S = 1.0
+_IDLE_LOOK_S = 0.010
+_BUSY_LOOK_S = 0.001  # while a message is on its way
+
+
+class TcpLink:
+    """The link of one rank to its peers, for tensors in host memory."""
+
+    def __init__(self, rank: int, connections: Mapping[int, socket]) -> None:
+        """Own these connected sockets, one for each peer."""
+        self._rank = rank
+        self._hub = Hub(connections)
+        self._inbox: dict[tuple[int, str], deque[Arrival]] = defaultdict(deque)
+        self._left: set[int] = set()  # said goodbye
+        self._fault: Fault | None = None
+        self._num_events = 0
+        self._missed_at: int | None = None  # events seen by the first poll without a message since a wait
+        self._is_closed = False
+        self._moving = threading.Lock()  # held by whoever moves bytes
+        self._has_backlog = threading.Event()
+        self._helper = threading.Thread(target=self._look_after, name="link", daemon=True)
+        self._helper.start()
+
+    @classmethod
+    def join(
+        cls,
+        me: Identity,
+        listener: socket | None,
+        addresses: Mapping[int, Address],
+        peers: Collection[int],
+        *,
+        timeout_s: float = 60.0,
+    ) -> "TcpLink":
+        """Connect with `peers`, each of which calls this too; see `meet`."""
+        return cls(me.rank, meet(me, listener, addresses, peers, timeout_s=timeout_s))
+
+    @property
+    def rank(self) -> int:
+        """The rank on this side."""
+        return self._rank
+
+    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
+        """Hand the message to the kernel; what it does not take at once follows later."""
+        with self._moving:
+            if self._fault is not None:
+                raise error_of(self._fault)
+            if to in self._left:
+                raise PeerLost(to, "it left the generation")
+            self._hub.send(to, tag, tensors)
+            if self._hub.has_backlog:
+                self._has_backlog.set()
+
+    def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:
+        """Return the next message of (source, tag) or None."""
+        with self._moving:
+            queue = self._inbox[source, tag]
+            if not queue:
+                self._move(0)
+            if self._fault is not None and (not queue or self._fault.cause is not Cause.PEER_LOST):
+                raise error_of(self._fault)
+            if not queue:
+                if source in self._left:
+                    raise PeerLost(source, "it left the generation")
+                if self._missed_at is None:
+                    self._missed_at = self._num_events
+                return None
+            arrival = queue.popleft()
+        slabs = zip(arrival.tensors, arrival.description.slabs, strict=True)
+        return tuple(tensor.requires_grad_(slab.requires_grad) for tensor, slab in slabs)
+
+    def wait(self) -> None:
+        """Move bytes until a message or a fault came since the first poll that found none; then poll anew."""
+        with self._moving:
+            while self._num_events == self._missed_at:
+                self._move(None)
+            self._missed_at = None
+
+    def abort(self, fault: Fault) -> None:
+        """Tell every peer; return when all have gone too, or after a second."""
+        with self._moving:
+            if self._is_closed:
+                return
+            self._fail(fault)
+            deadline_s = clock.now_s() + ABORT_TIMEOUT_S
+            self._move_until(lambda: not self._hub.has_backlog, deadline_s)
+            self._hub.end_sending()
+            self._move_until(lambda: not self._hub.peers, deadline_s)
+            self._end()
+
+    def close(self) -> None:
+        """Send what is queued and goodbye, then wait a bounded time for the peers' goodbyes."""
+        if self._fault is not None:
+            self.abort(self._fault)
+        with self._moving:
+            if self._is_closed:
+                return
+            for peer in self._hub.peers:
+                self._hub.send(peer, "", (), Kind.GOODBYE)
+            # A socket closed with unread bytes would reset the connection under a peer's last messages.
+            self._move_until(self._all_left, clock.now_s() + CLOSE_TIMEOUT_S)
+            self._end()
+
+    def _all_left(self) -> bool:
+        return self._fault is not None or (
+            self._left.issuperset(self._hub.peers) and not self._hub.has_backlog
+        )
+
+    def _end(self) -> None:
+        self._is_closed = True
+        self._hub.close()
+        self._has_backlog.set()  # wakes the helper
+
+    def _look_after(self) -> None:
+        """Keep the bytes moving while the engine computes; the helper's thread."""
+        pause_s = _IDLE_LOOK_S
+        while True:
+            if self._has_backlog.wait(pause_s):
+                self._has_backlog.clear()
+            if not self._moving.acquire(blocking=False):
+                continue  # the engine's thread is at it
+            try:
+                if self._is_closed:
+                    return
+                self._move(0)
+                pause_s = _BUSY_LOOK_S if self._hub.is_busy else _IDLE_LOOK_S
+            except Exception as err:  # out of memory, say; in silence it would leave the engine waiting
+                text = f"its link failed: {type(err).__name__}: {err}".splitlines()[0]
+                self._fail(Fault(rank=self._rank, cause=Cause.WORKER_CRASH, message=text))
+            finally:
+                self._moving.release()
+
+    # --- with the lock held ----------------------------------------------------------------------------
+
+    def _move(self, timeout_s: float | None) -> None:
+        for peer, news in self._hub.move(timeout_s):
+            self._hear(peer, news)
+
+    def _move_until(self, is_done: Callable[[], bool], deadline_s: float) -> None:
+        while not is_done() and (left_s := deadline_s - clock.now_s()) > 0:
+            self._move(left_s)
+
+    def _hear(self, peer: int, news: News) -> None:
+        if isinstance(news, Exception):
+            if peer not in self._left:
+                self._fail(lost(peer, news))
+        elif news.description.kind is Kind.TENSORS:
+            self._inbox[peer, news.description.tag].append(news)
+        elif news.description.kind is Kind.GOODBYE:
+            self._left.add(peer)
+        else:
+            self._fail(_fault_in(news, peer))
+        self._num_events += 1
+
+    def _fail(self, fault: Fault) -> None:
+        """Take the first fault as the generation's, and pass it on."""
+        if self._fault is not None:
+            return
+        self._fault = fault
+        self._num_events += 1
+        self._hub.forget_queued()
+        for peer in set(self._hub.peers) - self._left:
+            self._hub.send(peer, "", (to_tensor(fault),), Kind.ABORT)
+
+
+def _fault_in(arrival: Arrival, peer: int) -> Fault:
+    try:
+        return from_tensor(*arrival.tensors)
+    except (InvalidInput, TypeError) as err:
+        return lost(peer, err)
