@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tests.support import toys
-from tests.support.fleet import Fleet
+from tests.support.fleet import Fleet, plan_of
 from tests.support.truth import Example, Truth, differences, truth_of
 from varuna_runtime.partition import PartitionedModel, cut
 from varuna_runtime.spec.job import Precision
-from varuna_runtime.spec.layout import BatchShape, ScheduleKind
+from varuna_runtime.spec.layout import BatchShape, Plan, ScheduleKind
 from varuna_runtime.worker.training import Training
 
 ROWS = 2  # of a micro-batch
@@ -110,14 +110,20 @@ class Examples:
         """Return the ranks of a combination, before their first step."""
         return Fleet(
             self.training(drawn.model, drawn.batch.batch_size),
+            self.plan(drawn),
+            precision=drawn.precision,
+            model=self.model(drawn.model),
+        )
+
+    def plan(self, drawn: Combination) -> Plan:
+        """Return the plan of a combination."""
+        return plan_of(
             f"{drawn.num_stages}x{drawn.replicas}",
-            micro_batch_size=ROWS,
-            virtual_replicas=drawn.virtual_replicas,
+            num_segments=drawn.edges[-1],
+            batch=drawn.batch,
             schedule=drawn.schedule,
             recompute=drawn.recompute,
             edges=drawn.edges,
-            precision=drawn.precision,
-            model=self.model(drawn.model),
         )
 
     def _cut(self, name: str) -> PartitionedModel:

@@ -96,35 +96,35 @@ class Fleet:
     def __init__(
         self,
         training: Training,
-        layout: str,
+        layout: str | Plan,
         *,
         micro_batch_size: int = 2,
         virtual_replicas: int = 4,
         schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B,
-        recompute: bool | Sequence[bool] = False,
-        edges: Sequence[int] | None = None,
+        recompute: bool = False,
         precision: Precision = Precision.FP32,
         exactness: Exactness = Exactness.BITWISE,
         total_samples: int | None = None,
         model: PartitionedModel | None = None,
     ) -> None:
+        """Take a plan, or `PxD` and what is to be even about it."""
         model = model or cut(training.model)
-        batch = BatchShape(
-            batch_size=training.batch_size,
-            micro_batch_size=micro_batch_size,
-            virtual_replicas=virtual_replicas,
-        )
-        self.model = model
-        self.plan = plan_of(
-            layout,
-            num_segments=model.num_segments,
-            batch=batch,
-            schedule=schedule,
-            recompute=recompute,
-            edges=edges,
-        )
+        if isinstance(layout, str):
+            batch = BatchShape(
+                batch_size=training.batch_size,
+                micro_batch_size=micro_batch_size,
+                virtual_replicas=virtual_replicas,
+            )
+            layout = plan_of(
+                layout, num_segments=model.num_segments, batch=batch, schedule=schedule, recompute=recompute
+            )
+        self.model, self.plan = model, layout
         settings = settings_of(
-            training, batch, precision=precision, exactness=exactness, total_samples=total_samples
+            training,
+            layout.batch,
+            precision=precision,
+            exactness=exactness,
+            total_samples=total_samples,
         )
         self.network = MemoryNetwork(self.plan.layout.world_size)
         self.engines = [

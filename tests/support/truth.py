@@ -1,7 +1,7 @@
 """What one plain process makes of a training: the oracle, fed with the weights, keys and batches of a job."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,14 +139,19 @@ def tensors_of(oracle: Oracle) -> dict[str, Tensor]:
 
 def differences(ran: Snapshot, truth: Truth) -> list[str]:
     """Return one line for each thing that is not bit for bit the same."""
-    found = [f"tensor {name} on one side only" for name in sorted(ran.tensors.keys() ^ truth.tensors.keys())]
-    losses = tuple(step.loss for step in ran.steps)
-    if losses != truth.losses:
-        found.append(f"losses {losses} are not {truth.losses}")
-    for name in sorted(ran.tensors.keys() & truth.tensors.keys()):
-        one, other = ran.tensors[name], truth.tensors[name]
-        if one.shape != other.shape or one.dtype != other.dtype:
-            found.append(f"{name}: {one.shape} {one.dtype} is not {other.shape} {other.dtype}")
-        elif not one.equal(other):
-            found.append(f"{name}: off by {(one.double() - other.double()).abs().max():.2e}")
+    missing = [f"nobody holds {name}" for name in sorted(truth.tensors.keys() - ran.tensors.keys())]
+    return missing + difference_of([step.loss for step in ran.steps], ran.tensors, truth)
+
+
+def difference_of(losses: Sequence[float], tensors: Mapping[str, Tensor], truth: Truth) -> list[str]:
+    """Like `differences`, for ranks that hold a part of the tensors."""
+    found = [] if tuple(losses) == truth.losses else [f"losses {losses} are not {truth.losses}"]
+    for name, tensor in sorted(tensors.items()):
+        wanted = truth.tensors.get(name)
+        if wanted is None:
+            found.append(f"{name} is nowhere in the plain loop")
+        elif tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
+            found.append(f"{name}: {tensor.shape} {tensor.dtype} is not {wanted.shape} {wanted.dtype}")
+        elif not tensor.equal(wanted):
+            found.append(f"{name}: off by {(tensor.double() - wanted.double()).abs().max():.2e}")
     return found

@@ -1,0 +1,24 @@
+"""Forty drawn combinations as real processes over the real link."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.combinations import GRID, TOYS, Examples
+from tests.support.processes import faults, run_all
+
+EXAMPLES = Examples(TOYS)
+SEEDS = tuple(range(10 * GRID, 10 * GRID + 40 * 7, 7))  # every schedule, P and M in turn
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    run_all(folder, SEEDS, timeout_s=900)
+    return folder
+
+
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_processes_end_with_the_bits_of_the_plain_loop(ran: Path, seed: int) -> None:
+    assert faults(ran, seed, EXAMPLES) == [], EXAMPLES.drawn(seed)
