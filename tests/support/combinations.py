@@ -16,7 +16,6 @@ from varuna_runtime.worker.training import Training
 ROWS = 2  # of a micro-batch
 NUM_STEPS = 2
 STAGES, MICRO_BATCHES, REPLICAS = 5, 6, 3  # the most that is drawn of each
-PRECISIONS = (Precision.FP32, Precision.BF16)
 GRID = len(ScheduleKind) * STAGES * MICRO_BATCHES
 
 
@@ -79,7 +78,7 @@ def drawn(seed: int, models: Mapping[str, Example], segments: Mapping[str, int])
         num_micro=num_micro,
         virtual_replicas=draw.randint(replicas, num_micro),
         schedule=list(ScheduleKind)[kind],
-        precision=draw.choice(PRECISIONS),
+        precision=draw.choice(list(Precision)),
         is_ragged=draw.random() < 0.4,
         order=draw.randrange(2**16),
     )

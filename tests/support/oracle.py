@@ -5,8 +5,8 @@ It imports nothing of worker or partition: names, random keys and batches come i
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,7 @@ class Oracle:
     clip: float | None = None
     scheduler: Callable[[torch.optim.Optimizer], Any] | None = None
     autocast: torch.dtype | None = None
+    scale: float = 1.0  # of the loss; halved after every step that overflows
     across: Fold = halves
 
     def __post_init__(self) -> None:
@@ -83,6 +84,7 @@ class Oracle:
             m for m in self.model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None
         ]
         self._now = (0, 0)
+        self._has_applied = False
         for name, segment in self.starts.items():
             self.model.get_submodule(name).register_forward_pre_hook(
                 lambda *_, segment=segment: self._seed(segment)
@@ -103,24 +105,26 @@ class Oracle:
         for copy, original in self.copies.items():
             if copy in gradients:
                 gradients[original] = _added(gradients[original], gradients.pop(copy))
-        final = {name: g / weight for name, g in gradients.items() if g is not None}
-        self._clip(final)
-        self._apply(final)
-        self._fold([f.statistics for f in found])
-        return sum_of(float(f.loss_sum) for f in found) / weight
+        final = {name: g / (weight * self.scale) for name, g in gradients.items() if g is not None}
+        loss = sum_of(float(f.loss_sum) for f in found) / weight
+        norm = self._norm(final)
+        if math.isfinite(norm) and math.isfinite(loss):
+            self._apply(final, norm)
+            self._fold([f.statistics for f in found])
+        else:
+            self._back_off(weight / len(found))
+        return loss
 
     def _micro_batch(self, step: int, index: int, batch: Any) -> _Pass:
         self._now = (step, index)
         if self.input_keys is not None:
             torch.manual_seed(self.input_keys(step, index))
         given = self.inputs(batch)
-        kept = [self._lend(norm) for norm in self._norms]
         self._seed(0)
-        with self._precision():
+        with statistics_of_batch(self._norms) as statistics, self._precision():
             loss_sum, weight = _weighted(self.loss(self._called(given), batch), batch)
-        statistics = [self._take_back(norm, *state) for norm, state in zip(self._norms, kept, strict=True)]
         trained = {n: p for n, p in self.named().items() if p.requires_grad}
-        found = torch.autograd.grad(loss_sum, list(trained.values()), allow_unused=True)
+        found = torch.autograd.grad(loss_sum * self.scale, list(trained.values()), allow_unused=True)
         return _Pass(loss_sum.detach(), float(weight), dict(zip(trained, found, strict=True)), statistics)
 
     def _called(self, given: Any) -> Any:
@@ -145,24 +149,18 @@ class Oracle:
         edges = [v * len(micro) // virtual for v in range(virtual + 1)]
         return self.across([in_order(whole[a:b]) for a, b in itertools.pairwise(edges)])
 
-    def _clip(self, gradients: dict[str, Tensor]) -> None:
-        if self.clip is None:
-            return
-        ordered = [n for n in self.order or gradients if n in gradients]
-        squares = (
-            float(block.double().square().sum())
-            for n in ordered
-            for block in gradients[n].flatten().split(BLOCK)
-        )
-        factor = min(1.0, self.clip / (math.sqrt(sum_of(squares)) + 1e-6))
-        if factor < 1.0:
-            for gradient in gradients.values():
-                gradient.mul_(factor)
+    def _norm(self, gradients: Mapping[str, Tensor]) -> float:
+        ordered = [name for name in self.order or gradients if name in gradients]
+        blocks = (block for name in ordered for block in gradients[name].flatten().split(BLOCK))
+        return math.sqrt(sum_of(float(block.double().square().sum()) for block in blocks))
 
-    def _apply(self, gradients: Mapping[str, Tensor]) -> None:
+    def _apply(self, gradients: Mapping[str, Tensor], norm: float) -> None:
+        self._has_applied = True
+        factor = 1.0 if self.clip is None else min(1.0, self.clip / (norm + 1e-6))
         named = self.named()
         for name, parameter in named.items():
-            parameter.grad = gradients.get(name)
+            gradient = gradients.get(name)
+            parameter.grad = gradient if gradient is None or factor == 1.0 else gradient.mul_(factor)
         self.made.step()
         if self._schedule is not None:
             self._schedule.step()
@@ -170,35 +168,45 @@ class Oracle:
             for copy, original in self.copies.items():
                 named[copy].copy_(named[original])
 
-    def _lend(self, norm: _BatchNorm) -> tuple[Tensor, Tensor, float | None]:
-        """Let a forward leave its batch's statistics in buffers of zeros; return the real ones."""
-        mean, var, momentum = norm.running_mean, norm.running_var, norm.momentum
-        assert mean is not None
-        assert var is not None
-        norm.running_mean, norm.running_var, norm.momentum = mean * 0, var * 0, 1.0
-        return mean, var, momentum
-
-    def _take_back(
-        self, norm: _BatchNorm, mean: Tensor, var: Tensor, momentum: float | None
-    ) -> tuple[Tensor, Tensor]:
-        seen_mean, seen_var = norm.running_mean, norm.running_var
-        assert seen_mean is not None
-        assert seen_var is not None
-        norm.running_mean, norm.running_var, norm.momentum = mean, var, momentum
-        return seen_mean, seen_var
+    def _back_off(self, weight: float) -> None:
+        """Halve the scale; before any step was applied, take the weight of a micro-batch off 2^16."""
+        assert self.autocast is torch.float16, "nothing to scale, and not finite"
+        self.scale /= 2
+        if not self._has_applied:
+            self.scale = min(self.scale, 2.0 ** (16 - math.ceil(math.log2(max(weight, 1.0)))))
 
     def _fold(self, per_micro: Sequence[list[tuple[Tensor, Tensor]]]) -> None:
         """Update running statistics by each micro-batch in turn."""
-        for place, norm in enumerate(self._norms):
-            assert norm.running_mean is not None
-            assert norm.running_var is not None
-            assert norm.num_batches_tracked is not None
-            seen = int(norm.num_batches_tracked) - len(per_micro)  # forward counted them already
-            for at, records in enumerate(per_micro, start=1):
-                factor = 1.0 / (seen + at) if norm.momentum is None else norm.momentum
-                mean, var = records[place]
-                norm.running_mean = norm.running_mean * (1.0 - factor) + mean * factor
-                norm.running_var = norm.running_var * (1.0 - factor) + var * factor
+        for records in per_micro:
+            for norm, (mean, var) in zip(self._norms, records, strict=True):
+                own_mean, own_var, seen = _buffers(norm)
+                seen += 1
+                factor = 1.0 / float(seen) if norm.momentum is None else norm.momentum
+                norm.running_mean = own_mean * (1.0 - factor) + mean * factor
+                norm.running_var = own_var * (1.0 - factor) + var * factor
+
+
+@contextmanager
+def statistics_of_batch(norms: Sequence[_BatchNorm]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Lend buffers of zeros to a forward and list what it leaves there: each batch's mean and variance."""
+    kept = [(norm.momentum, _buffers(norm)) for norm in norms]
+    found: list[tuple[Tensor, Tensor]] = []
+    for norm, (_, (mean, var, seen)) in zip(norms, kept, strict=True):
+        norm.momentum = 1.0
+        norm.running_mean, norm.running_var, norm.num_batches_tracked = mean * 0, var * 0, seen * 0
+    yield found
+    for norm, (momentum, own) in zip(norms, kept, strict=True):
+        found.append(_buffers(norm)[:2])
+        norm.momentum = momentum
+        norm.running_mean, norm.running_var, norm.num_batches_tracked = own
+
+
+def _buffers(norm: _BatchNorm) -> tuple[Tensor, Tensor, Tensor]:
+    mean, var, seen = norm.running_mean, norm.running_var, norm.num_batches_tracked
+    assert mean is not None
+    assert var is not None
+    assert seen is not None
+    return mean, var, seen
 
 
 def _added(one: Tensor | None, other: Tensor | None) -> Tensor | None:

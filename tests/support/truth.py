@@ -17,7 +17,7 @@ from varuna_runtime.spec.rng import forward_key, inputs_key
 from varuna_runtime.worker.data import SampleSource
 from varuna_runtime.worker.training import Training
 
-AUTOCAST = {Precision.FP32: None, Precision.BF16: torch.bfloat16}
+AUTOCAST = {Precision.FP32: None, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,7 @@ def oracle_of(
         "clip": training.clip_grad_norm,
         "scheduler": training.scheduler,
         "autocast": AUTOCAST[precision],
+        "scale": 2.0**16 if precision is Precision.FP16 else 1.0,
     }
     if training.inputs is not None:
         settings |= {

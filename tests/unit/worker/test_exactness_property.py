@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.support.combinations import GRID, PRECISIONS, TOYS, Examples
+from tests.support.combinations import GRID, TOYS, Examples
+from varuna_runtime.spec.job import Precision
 from varuna_runtime.spec.layout import ScheduleKind
 
 EXAMPLES = Examples(TOYS)
@@ -21,6 +22,6 @@ def test_the_draws_meet_each_schedule_with_everything_else(schedule: ScheduleKin
     assert {(d.num_stages, d.num_micro) for d in own} == {(p, m) for p in range(1, 6) for m in range(1, 7)}
     assert {d.model for d in own} == set(TOYS)
     assert {d.replicas for d in own} == {1, 2, 3}
-    assert {d.precision for d in own} == set(PRECISIONS)
+    assert {d.precision for d in own} == set(Precision)
     assert {d.is_ragged for d in own} == {True, False}
     assert {again for d in own for again in d.recompute} == {True, False}
