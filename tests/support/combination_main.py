@@ -7,68 +7,65 @@ forks the ranks of one combination after the other. FOLDER/SEED.RANK holds what 
 import os
 import sys
 import traceback
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
+from socket import socket
 
 import torch
 
-from tests.support.combinations import NUM_STEPS, TOYS, Combination, Examples
+from tests.support.combinations import NUM_STEPS, TOYS, Examples
 from tests.support.fleet import settings_of
-from tests.support.rank_main import meet
-from varuna_runtime.spec.layout import Plan
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.link import Link
-from varuna_runtime.worker.link.dist import DistLink
-from varuna_runtime.worker.link.group import form_group
+from varuna_runtime.worker.link.handshake import Identity
+from varuna_runtime.worker.link.sockets import listen
+from varuna_runtime.worker.link.tcp import TcpLink
+from varuna_runtime.worker.peers import peers_of
 
 EXAMPLES = Examples(TOYS)
 
 
-def run_rank(folder: Path, seed: int, rank: int, drawn: Combination, plan: Plan) -> None:
-    training = EXAMPLES.training(drawn.model, drawn.batch.batch_size)
+def run_rank(file: Path, seed: int, rank: int, listeners: Mapping[int, socket]) -> None:
+    drawn = EXAMPLES.drawn(seed)
+    training, plan = EXAMPLES.training(drawn.model, drawn.batch.batch_size), EXAMPLES.plan(drawn)
     model = EXAMPLES.model(drawn.model)
-    link = link_of(folder / str(seed), rank, plan)
+    link = link_of(rank, listeners, peers_of(plan, rank, model.tied))
     settings = settings_of(training, drawn.batch, precision=drawn.precision)
     engine = RankEngine(training, settings, model, plan, link)
     losses = [engine.run_step().loss for _ in range(NUM_STEPS)]
     state = engine.state()
     link.close()
     tensors = {name: t for of_segment in state.segments.values() for name, t in of_segment.items()}
-    torch.save({"losses": losses, "tensors": tensors}, folder / f"{seed}.{rank}")
+    torch.save({"losses": losses, "tensors": tensors}, file)
 
 
-def link_of(folder: Path, rank: int, plan: Plan) -> Link:
-    """Connect a rank with its peers."""
-    group = form_group(
-        rank=rank,
-        world_size=plan.layout.world_size,
-        host="127.0.0.1",
-        store=meet(folder, rank),
-        generation=1,
-        timeout_s=60.0,
-    )
-    everyone = [other for other in range(plan.layout.world_size) if other != rank]
-    return DistLink(group, everyone)
+def link_of(rank: int, listeners: Mapping[int, socket], peers: tuple[int, ...]) -> Link:
+    """Connect a rank with its peers; every rank's port was bound before there were processes."""
+    addresses = {other: listener.getsockname()[:2] for other, listener in listeners.items()}
+    for other, listener in listeners.items():
+        if other != rank:
+            listener.close()
+    me = Identity(job="drawn", generation=1, rank=rank, secret="of the drawn ones")
+    return TcpLink.join(me, listeners[rank], addresses, peers)
 
 
 def fork_ranks(folder: Path, seed: int) -> None:
     """Run a combination to its end; a rank that failed leaves its traceback in place of its results."""
-    drawn = EXAMPLES.drawn(seed)
-    plan = EXAMPLES.plan(drawn)
-    (folder / str(seed)).mkdir()
+    world_size = EXAMPLES.plan(EXAMPLES.drawn(seed)).layout.world_size
+    listeners = {rank: listen("127.0.0.1") for rank in range(world_size)}
     children = []
-    for rank in range(plan.layout.world_size):
+    for rank in range(world_size):
         if child := os.fork():
             children.append(child)
             continue
         try:
-            run_rank(folder, seed, rank, drawn, plan)
+            run_rank(folder / f"{seed}.{rank}", seed, rank, listeners)
         except BaseException:
             (folder / f"{seed}.{rank}.failed").write_text(traceback.format_exc())
         finally:
-            with suppress(OSError):
-                sys.stderr.flush()
             os._exit(0)
+    for listener in listeners.values():
+        listener.close()
     for child in children:
         os.waitpid(child, 0)
 
