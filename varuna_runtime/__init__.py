@@ -8,14 +8,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from varuna_runtime.partition.cutpoint import CutPoint
+    from varuna_runtime.spec.reports import EvaluationReport, StepReport
+    from varuna_runtime.worker.callbacks import JsonLines, TensorBoard
+    from varuna_runtime.worker.evaluation import Evaluation
     from varuna_runtime.worker.hosts import Result
     from varuna_runtime.worker.training import Training, train
 
-__all__ = ["CutPoint", "Result", "Training", "train"]
+__all__ = [
+    "CutPoint",
+    "Evaluation",
+    "EvaluationReport",
+    "JsonLines",
+    "Result",
+    "StepReport",
+    "TensorBoard",
+    "Training",
+    "train",
+]
 
 _HOMES = {
     "CutPoint": "varuna_runtime.partition.cutpoint",
+    "Evaluation": "varuna_runtime.worker.evaluation",
+    "EvaluationReport": "varuna_runtime.spec.reports",
+    "JsonLines": "varuna_runtime.worker.callbacks",
     "Result": "varuna_runtime.worker.hosts",
+    "StepReport": "varuna_runtime.spec.reports",
+    "TensorBoard": "varuna_runtime.worker.callbacks",
     "Training": "varuna_runtime.worker.training",
     "train": "varuna_runtime.worker.training",
 }

@@ -39,6 +39,30 @@ class LossRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One mean of an evaluation: the loss, or one of the script's metrics."""
+
+    name: str
+    value_hex: str  # float.hex()
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRecord:
+    """A finished evaluation."""
+
+    step: int  # number of committed steps
+    samples: int
+    figures: tuple[Figure, ...]  # the loss first
+    generation: int = 0  # that made it; 0: a lone run
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The means by name."""
+        return {figure.name: float.fromhex(figure.value_hex) for figure in self.figures}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerState:
     """The dynamic loss scale of fp16."""
 
@@ -62,6 +86,7 @@ class TrainerState:
     stream_cursor: str
     losses: tuple[LossRecord, ...]  # of the last steps, so that none is lost with the node that reported it
     scaler: ScalerState | None = None  # under fp16
+    evaluations: tuple[EvaluationRecord, ...] = ()  # the last ones; one at `step` need not be made again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

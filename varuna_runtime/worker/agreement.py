@@ -11,9 +11,18 @@ from torch import Tensor
 
 from varuna_runtime.spec.errors import StepDiverged
 from varuna_runtime.spec.layout import Layout
+from varuna_runtime.spec.manifest import Figure
+from varuna_runtime.worker.figures import (
+    Folding,
+    Measures,
+    packed,
+    packed_figures,
+    unpacked,
+    unpacked_figures,
+)
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.norm import fold, norm_of
-from varuna_runtime.worker.signals import Stepping, receive
+from varuna_runtime.worker.signals import PROGRESSED, Stepping, receive
 from varuna_runtime.worker.weights import weights_sha256
 
 
@@ -56,6 +65,7 @@ class Agreement:
         self._layout = layout
         self._ranks = range(layout.world_size)
         self._losses = torch.empty((0, 2), dtype=torch.float64)
+        self._folding = Folding()  # on rank 0
 
     def contribute_losses(self, losses: Tensor) -> None:
         """Send a replica's `(micro-batches, 2)` float64 losses and weights; for ranks of the last stage."""
@@ -95,6 +105,36 @@ class Agreement:
             drain, checkpoint = max(drain, asked_drain), max(checkpoint, asked_checkpoint)
             partials += squares
         return torch.tensor([drain, checkpoint, norm_of(partials)], dtype=torch.float64)
+
+    def begin_figures(self) -> None:
+        """Forget what an abandoned evaluation handed in."""
+        self._folding = Folding()
+
+    def end_of_round(self, found: Sequence[Measures], *, drain: bool) -> Stepping[bool]:
+        """Hand in what this rank measured in a round of an evaluation; return whether any wants to drain."""
+        mine = torch.cat((torch.tensor([drain], dtype=torch.uint8), packed(found)))
+        if self._link.rank:
+            self._link.send(0, "measures", (mine,))
+        result = yield from self._from_rank_0("end of round", self._fold_round(mine))
+        return bool(result)
+
+    def _fold_round(self, mine: Tensor) -> Stepping[Tensor]:
+        drain = False
+        for rank in self._ranks:  # so replicas come in order, and with them the micro-batches of a round
+            part = yield from self._part(rank, "measures", mine)
+            drain |= bool(part[0])
+            for measures in unpacked(part[1:]):
+                self._folding.add(measures)
+        return torch.tensor(drain)
+
+    def figures(self) -> Stepping[tuple[Figure, ...]]:
+        """Return what all rounds come to, in order of micro-batch."""
+        result = yield from self._from_rank_0("figures", self._fold_figures())
+        return unpacked_figures(result)
+
+    def _fold_figures(self) -> Stepping[Tensor]:
+        yield PROGRESSED
+        return packed_figures(self._folding.figures())
 
     def weights_sha256(self, digests: Sequence[bytes]) -> Stepping[str]:
         """Return the digest of the whole model from those of every stage's segments.

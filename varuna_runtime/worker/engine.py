@@ -21,18 +21,19 @@ from varuna_runtime.spec.batches import (
 )
 from varuna_runtime.spec.errors import CheckpointRefused, StepDiverged
 from varuna_runtime.spec.layout import Plan
-from varuna_runtime.spec.manifest import LossRecord, TrainerState
+from varuna_runtime.spec.manifest import EvaluationRecord, LossRecord, TrainerState
 from varuna_runtime.spec.reduction import share
 from varuna_runtime.worker import determinism
 from varuna_runtime.worker.agreement import Agreement, Ballot, Decision, Totals
 from varuna_runtime.worker.build import build_stage, tensors_of
 from varuna_runtime.worker.data import SampleSource
+from varuna_runtime.worker.evaluating import Evaluations
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.norm import clip_coefficient
 from varuna_runtime.worker.pipeline import Pipeline
 from varuna_runtime.worker.reduce import SpaceReduction, Sum
 from varuna_runtime.worker.scaling import LossScale
-from varuna_runtime.worker.signals import Progressed, StepDone, Stepping, Waiting
+from varuna_runtime.worker.signals import EvaluationDone, Progressed, StepDone, Stepping, Waiting
 from varuna_runtime.worker.stage import MicroBatch
 from varuna_runtime.worker.ties import tie_exchange
 from varuna_runtime.worker.training import ResolvedTraining, Training
@@ -80,11 +81,14 @@ class RankEngine:
             training, plan, link, self._source, self._built.runner, settings, self._device
         )
         self._scaling = LossScale(settings.precision)
+        self._evaluations = Evaluations(
+            training, settings, plan, link, self._agreement, self._built.segments, generation=generation
+        )
         self._step = 0
         self._generation = generation
         self._losses: deque[LossRecord] = deque(maxlen=KEPT_LOSSES)
         self._wants_drain = self._wants_checkpoint = False
-        self._running: Stepping[StepDone] | None = None
+        self._running: Stepping[StepDone | EvaluationDone] | None = None
 
     @property
     def step(self) -> int:
@@ -109,27 +113,39 @@ class RankEngine:
         self._wants_drain |= drain
         self._wants_checkpoint |= checkpoint
 
-    def advance(self) -> Progressed | Waiting | StepDone:
-        """Run one ready op or one part of the step's end.
+    @property
+    def is_over(self) -> bool:
+        """Whether the last step is committed, and evaluated if that is wanted."""
+        return self._step >= self.num_steps and not self._evaluations.is_due(self._step)
+
+    def advance(self) -> Progressed | Waiting | StepDone | EvaluationDone:
+        """Run one ready op or one part of the step's end, or of the evaluation that is due before the next.
 
         Raises PeerLost, StepDiverged or whatever the script's code raises; the step was then not applied.
         """
         if self._running is None:
-            self._running = self._run_step()
+            is_due = self._evaluations.is_due(self._step)
+            self._running = self._run_evaluation() if is_due else self._run_step()
         try:
             return next(self._running)
         except StopIteration as end:
-            done: StepDone | None = end.value
+            done: StepDone | EvaluationDone | None = end.value
         assert done is not None, "an engine whose step failed cannot go on"
         self._running = None
         return done
 
-    def run_step(self) -> StepDone:
-        """Run one whole step, blocking on the link; for a rank with a process of its own."""
-        while not isinstance(signal := self.advance(), StepDone):
+    def run_next(self) -> StepDone | EvaluationDone:
+        """Run one whole step or evaluation, blocking on the link; for a rank with a process of its own."""
+        while not isinstance(signal := self.advance(), StepDone | EvaluationDone):
             if isinstance(signal, Waiting):
                 self._link.wait()
         return signal
+
+    def run_step(self) -> StepDone:
+        """Run up to the end of a step, blocking on the link."""
+        while not isinstance(done := self.run_next(), StepDone):
+            pass
+        return done
 
     def weights_sha256(self) -> str:
         """Return the digest of the whole model's weights; every rank calls it, between two steps."""
@@ -155,6 +171,7 @@ class RankEngine:
             stream_cursor=self._source.cursor(),
             losses=self.losses,
             scaler=self._scaling.state,
+            evaluations=self.evaluations,
         )
         return EngineState(segments=segments, trainer=trainer)
 
@@ -171,11 +188,22 @@ class RankEngine:
         if trainer.step:
             self._source.restore(trainer.stream_cursor)
         self._step, self._losses, self._running = trainer.step, deque(trainer.losses, KEPT_LOSSES), None
+        self._evaluations.restore(trainer.evaluations)
 
     @property
     def losses(self) -> tuple[LossRecord, ...]:
         """Losses of the last committed steps, those out of the checkpoint included."""
         return tuple(self._losses)
+
+    @property
+    def evaluations(self) -> tuple[EvaluationRecord, ...]:
+        """The last evaluations, those out of the checkpoint included."""
+        return self._evaluations.records
+
+    def _run_evaluation(self) -> Stepping[EvaluationDone]:
+        done = yield from self._evaluations.run(self._step, lambda: self._wants_drain)
+        self._wants_drain &= not done.drain
+        return done
 
     def _run_step(self) -> Stepping[StepDone]:
         step, num_samples = self._step, self._source.num_samples(self._step)

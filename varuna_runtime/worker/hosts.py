@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from varuna_runtime.spec.reports import EvaluationReport
+
 if TYPE_CHECKING:
     from varuna_runtime.worker.training import Training
 
@@ -18,6 +20,7 @@ class Result:
 
     step: int  # committed steps
     losses: tuple[float, ...]  # one a step run by this call, oldest first
+    evaluations: tuple[EvaluationReport, ...]  # oldest first; the last one is of the finished model
     weights_sha256: str
     state: Mapping[str, Tensor]  # parameters and persistent buffers by whole-model name, on the CPU
 

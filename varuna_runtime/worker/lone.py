@@ -13,10 +13,13 @@ from varuna_runtime.partition.seeding import preserved_random_state
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Layout, Plan, ScheduleKind, Slot, Stage
+from varuna_runtime.spec.reports import EvaluationReport, StepReport
 from varuna_runtime.worker import clock
+from varuna_runtime.worker.callbacks import Callbacks
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.hosts import Result
 from varuna_runtime.worker.link.memory import MemoryNetwork
+from varuna_runtime.worker.telling import evaluation_line, report_of
 from varuna_runtime.worker.training import ResolvedTraining, Training, resolve
 
 REPORT_EVERY_S = 5.0
@@ -41,20 +44,29 @@ class LoneHost:
         model = cut(training.model)
         plan = lone_plan(model, settings)
         engine = RankEngine(training, settings, model, plan, MemoryNetwork(1).link(0), device=device)
-        losses: list[float] = []
+        callbacks = Callbacks(training.callbacks)
+        steps: list[StepReport] = []
+        evaluations: list[EvaluationReport] = []
         started_s = reported_s = clock.now_s()
-        while engine.step < engine.num_steps:
-            losses.append(engine.run_step().loss)
-            now_s = clock.now_s()
-            if now_s - reported_s >= REPORT_EVERY_S or engine.step == engine.num_steps:
-                reported_s = now_s
-                pace = engine.step / (now_s - started_s)
-                self._report(
-                    f"step {engine.step}/{engine.num_steps}  loss {losses[-1]:.4f}  {pace:.1f} steps/s"
-                )
+        while not engine.is_over:
+            began_s = clock.now_s()
+            done = engine.run_next()
+            report = report_of(done, took_s=clock.now_s() - began_s)
+            assert report is not None, "nobody asks a lone run to drain"
+            callbacks.tell(report)
+            if isinstance(report, EvaluationReport):
+                evaluations.append(report)
+                self._report(evaluation_line(report))
+                continue
+            steps.append(report)
+            if clock.now_s() - reported_s >= REPORT_EVERY_S or engine.step == engine.num_steps:
+                reported_s = clock.now_s()
+                self._report(_step_line(report, engine.num_steps, reported_s - started_s))
+        callbacks.close()
         return Result(
             step=engine.step,
-            losses=tuple(losses),
+            losses=tuple(report.loss for report in steps),
+            evaluations=tuple(evaluations),
             weights_sha256=engine.weights_sha256(),
             state=_weights(engine),
         )
@@ -70,6 +82,12 @@ def lone_plan(model: PartitionedModel, settings: ResolvedTraining) -> Plan:
         placement=(Slot(node="here", index=0),),
         predicted_step_s=0.0,
     )
+
+
+def _step_line(report: StepReport, num_steps: int, spent_s: float) -> str:
+    pace = report.step / spent_s
+    skipped = "  skipped: overflow in fp16" if report.is_skipped else ""
+    return f"step {report.step}/{num_steps}  loss {report.loss:.4f}  {pace:.1f} steps/s{skipped}"
 
 
 def _weights(engine: RankEngine) -> dict[str, Tensor]:

@@ -1,9 +1,10 @@
 """One segment as its own autograd graph: forward and backward of one micro-batch, nothing of schedules."""
 
 import re
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from varuna_runtime.spec.job import Precision
 from varuna_runtime.worker.purity import Look, Watch
 from varuna_runtime.worker.randomness import seed_generators
 
+R = TypeVar("R")
 _ALIGNMENT = 64  # bytes; what torch's allocators give at least
 
 _EXPLAINED = {
@@ -69,7 +71,7 @@ class SegmentRunner:
         self.module = module
         self.names = names
         self.parameters = tuple((names[local], p) for local, p in _in_order(module, names) if p.requires_grad)
-        self._device = device
+        self.device = device
         self._precision = precision
         self._watch = Watch(module) if forbid_mutation else None
         # A module that edits its input in place needs a copy: the input is a leaf, and it is stashed.
@@ -80,13 +82,31 @@ class SegmentRunner:
         leaves = tuple(_leaf(t) for t in inputs)
         given = tuple(t.clone() for t in leaves) if self._copies_inputs else leaves
         before = self._watch.look(leaves) if self._watch else None
-        seed_generators(key, self._device)
-        with torch.enable_grad(), self._autocast():
+        seed_generators(key, self.device)
+        with torch.enable_grad(), self.autocast():
             raw = self._called(given)
             outputs = (head(raw),) if head else self._outputs(raw)
         if self._watch and before:
             self._refuse_changes(self._watch, before, leaves)
         return Frame(leaves, outputs)
+
+    def evaluate(self, inputs: Sequence[Tensor], *, key: int) -> tuple[Tensor, ...]:
+        """Run the segment under `key` in eval mode and without gradients."""
+        return self.evaluate_head(inputs, key=key, head=self._outputs)
+
+    def evaluate_head(self, inputs: Sequence[Tensor], *, key: int, head: Callable[[Any], R]) -> R:
+        """Like `evaluate`; return what `head`, outside autocast, makes of what the module returned."""
+        kept = tuple(_as_received(t) for t in inputs)
+        given = tuple(t.clone() for t in kept) if self._copies_inputs else kept
+        with torch.no_grad(), in_eval_mode(self.module):
+            before = self._watch.look(kept) if self._watch else None
+            seed_generators(key, self.device)
+            with self.autocast():
+                raw = self._called(given)
+            result = head(raw)
+            if self._watch and before:
+                self._refuse_changes(self._watch, before, kept)
+        return result
 
     def backward(self, frame: Frame, gradients: Sequence[Tensor | None]) -> Gradients:
         """Return the gradients of the inputs and the trainable parameters; frees the frame's graph."""
@@ -117,11 +137,12 @@ class SegmentRunner:
                 raise
             raise ModelRefused(f"forward of segment {self.index}: {err} {reason}") from err
 
-    def _autocast(self) -> AbstractContextManager[object]:
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the precision that forward and loss run under."""
         if self._precision is Precision.FP32:
             return nullcontext()
         # The cast cache would tie the graphs of two micro-batches together.
-        return torch.autocast(self._device.type, dtype=_COMPUTE[self._precision], cache_enabled=False)
+        return torch.autocast(self.device.type, dtype=_COMPUTE[self._precision], cache_enabled=False)
 
     def _outputs(self, raw: object) -> tuple[Tensor, ...]:
         outputs = (raw,) if isinstance(raw, Tensor) else raw
@@ -140,6 +161,18 @@ class SegmentRunner:
             f"forward of segment {self.index} ({type(self.module).__name__}) changes {names}; "
             "under exactness: bitwise only running statistics of normalisation layers may change in forward"
         )
+
+
+@contextmanager
+def in_eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put a module and what is in it into eval mode, and back as each was."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, was_training in modes:
+            part.training = was_training
 
 
 def _dense(gradient: Tensor | None) -> Tensor | None:

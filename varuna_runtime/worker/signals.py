@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from varuna_runtime.spec.manifest import LossRecord
+from varuna_runtime.spec.manifest import EvaluationRecord, LossRecord
 from varuna_runtime.worker.link import Link
 
 T = TypeVar("T")
@@ -35,6 +35,14 @@ class StepDone:
     drain: bool  # some rank asked to stop after this step
     checkpoint: bool  # some rank asked to save this step
     loss_scale: float = 1.0  # used by this step; other than 1 under fp16 only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationDone:
+    """An evaluation ended, equal on every rank."""
+
+    record: EvaluationRecord | None  # None: abandoned for the drain, to be made again
+    drain: bool  # some rank asked to stop
 
 
 Signal = Progressed | Waiting

@@ -12,6 +12,8 @@ from varuna_runtime.spec.batches import default_virtual_replicas, num_micro_batc
 from varuna_runtime.spec.errors import InvalidInput, ModelRefused
 from varuna_runtime.spec.job import Exactness, JobSpec, Precision
 from varuna_runtime.spec.layout import BatchShape
+from varuna_runtime.worker.callbacks import check_callbacks
+from varuna_runtime.worker.evaluation import Evaluation, check_evaluation
 from varuna_runtime.worker.hosts import Result, current_host
 
 
@@ -33,6 +35,8 @@ class Training:
     seed: int = 0
     collate: Callable[[list[Any]], Any] | None = None
     inputs: Callable[[Any], Any] | None = None
+    evaluation: Evaluation | None = None
+    callbacks: Sequence[Any] = ()  # called on rank 0 after each commit; see `worker.callbacks`
 
     def model_inputs(self, batch: Any) -> tuple[Tensor, ...]:
         """Return what the first segment receives: `inputs(batch)`, or the first of a pair, or all of it."""
@@ -90,6 +94,8 @@ def train(
     seed: int = 0,
     collate: Callable[[list[Any]], Any] | None = None,
     inputs: Callable[[Any], Any] | None = None,
+    evaluation: Evaluation | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> Result:
     """Train; see `Training` for the arguments. Returns only in a lone run.
 
@@ -112,6 +118,8 @@ def train(
         seed=seed,
         collate=collate,
         inputs=inputs,
+        evaluation=evaluation,
+        callbacks=callbacks,
     )
     check(training)
     return current_host().run(training)
@@ -122,6 +130,8 @@ def check(training: Training) -> None:
     _check_functions(training)
     _check_numbers(training)
     check_dataset(training.dataset)
+    check_evaluation(training.evaluation, is_stream=is_stream(training.dataset))
+    check_callbacks(training.callbacks)
 
 
 def is_stream(dataset: Any) -> bool:

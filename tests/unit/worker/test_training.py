@@ -35,7 +35,7 @@ class Endless(IterableDataset[int]):
         return iter(range(3))
 
 
-RESULT = Result(step=1, losses=(0.5,), weights_sha256="", state={})
+RESULT = Result(step=1, losses=(0.5,), evaluations=(), weights_sha256="", state={})
 
 
 class RecordingHost:
