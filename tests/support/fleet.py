@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import torch
 from torch import Tensor
 
 from tests.support.driver import drive
@@ -126,6 +127,7 @@ class Fleet:
             exactness=exactness,
             total_samples=total_samples,
         )
+        torch.set_num_threads(1)  # as every worker does: bits depend on the number of threads
         self.network = MemoryNetwork(self.plan.layout.world_size)
         self.engines = [
             RankEngine(training, settings, model, self.plan, self.network.link(rank))
