@@ -8,11 +8,12 @@ from varuna_runtime.checkpoint.manifests import check_model
 from varuna_runtime.spec.errors import CheckpointRefused
 from varuna_runtime.spec.manifest import FORMAT, Manifest, ShardEntry, TrainerState
 from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.spec.pieces import PieceName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentNames:
-    """All tensor names a rank holds of a segment; equal on every replica."""
+    """All tensor names a rank holds of a segment like every other replica."""
 
     segment: int
     num_tensors: int
@@ -39,8 +40,8 @@ class Incomplete:
 
 
 def segment_names(segment: int, names: Iterable[str]) -> SegmentNames:
-    """Return the fingerprint of a segment's tensor names."""
-    ordered = sorted(names)
+    """Return the fingerprint of a segment's tensor names, without those that one replica holds alone."""
+    ordered = sorted(name for name in names if not PieceName.of(name).is_alone)
     digest = hashlib.sha256("\n".join(ordered).encode()).hexdigest()
     return SegmentNames(segment=segment, num_tensors=len(ordered), sha256=digest)
 

@@ -1,6 +1,8 @@
 """Which steps of a job are durable, and making one so; bytes and checksums, never tensors (torch-free)."""
 
+import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 from varuna_runtime.checkpoint import shards
@@ -8,6 +10,7 @@ from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import CheckpointRefused, InvalidInput, ObjectExists, ObjectMissing
 from varuna_runtime.spec.manifest import FORMAT, Manifest, checkpoint_prefix, manifest_key
 from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.spec.pieces import PieceName
 from varuna_runtime.store import Store
 
 _MANIFEST = re.compile(r".*/(\d{12,})/manifest\.json")
@@ -97,7 +100,7 @@ def check_shards(store: Store, manifest: Manifest) -> None:
 
 
 def check_model(manifest: Manifest, model: ModelRecord) -> None:
-    """Refuse (CheckpointRefused) a checkpoint of another model or without one of its parameters."""
+    """Refuse (CheckpointRefused) a checkpoint of another model, or without a parameter or part of a state."""
     where = manifest_key(manifest.job, manifest.step)
     if manifest.model_hash != model.hash():
         raise CheckpointRefused(f"{where}: is of model {manifest.model_hash[:12]}, not {model.hash()[:12]}")
@@ -111,6 +114,28 @@ def check_model(manifest: Manifest, model: ModelRecord) -> None:
             wanted = (segment.index, f"param:{record.name}", record.shape, record.dtype)
             if not record.is_buffer and wanted not in held:
                 raise CheckpointRefused(f"{where}: lacks {record.name} of segment {segment.index}")
+    _check_pieces(manifest, where)
+
+
+def _check_pieces(manifest: Manifest, where: str) -> None:
+    """Refuse state that replicas held in shares unless they make a whole, each element once."""
+    tensors = [tensor for entry in manifest.shards for tensor in entry.tensors]
+    pieces = [(PieceName.of(tensor.name), math.prod(tensor.shape)) for tensor in tensors]
+    sizes = {piece.whole: size for piece, size in pieces if piece.whole.startswith("param:")}
+    reached: dict[str, int] = {}
+    slices = [(piece.whole, piece.start, size) for piece, size in pieces if piece.start is not None]
+    for name, start, size in sorted(slices):
+        if reached.setdefault(name, 0) != start:
+            raise CheckpointRefused(f"{where}: holds {name} in parts that do not meet at element {start}")
+        reached[name] += size
+    for name, num_elements in reached.items():
+        owner = name.partition(":")[2].rpartition(":")[0]
+        if num_elements != sizes.get(f"param:{owner}"):
+            raise CheckpointRefused(f"{where}: holds only a part of {name}")
+    wholes = Counter(piece.whole for piece, _ in pieces if piece.start is None)
+    for name, count in wholes.items():
+        if count > 1 or name in reached:
+            raise CheckpointRefused(f"{where}: holds {name} twice")
 
 
 def commit(store: Store, manifest: Manifest) -> Manifest:

@@ -1,6 +1,6 @@
 """Tensors to and from shards: who writes which, host copies, encoding, loading. The only torch user here."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 from safetensors import SafetensorError
@@ -11,6 +11,7 @@ from torch import Tensor
 from varuna_runtime.checkpoint import shards
 from varuna_runtime.spec.errors import CheckpointRefused, ObjectMissing
 from varuna_runtime.spec.manifest import Manifest, ShardEntry
+from varuna_runtime.spec.pieces import PieceName
 from varuna_runtime.store import Store
 
 SegmentTensors = Mapping[int, Mapping[str, Tensor]]
@@ -19,13 +20,16 @@ SegmentTensors = Mapping[int, Mapping[str, Tensor]]
 def part_of(tensors: SegmentTensors, *, replicas: int, replica: int) -> dict[int, dict[str, Tensor]]:
     """Return the tensors that `replica` writes: whole ones, balanced by bytes over all segments given.
 
-    Every replica of a stage comes to the same split, since it depends on names and sizes only.
+    Every replica of a stage comes to the same split, since it depends on names and sizes only. What a replica
+    holds alone it writes itself.
     """
     loads = [0] * replicas
     part: dict[int, dict[str, Tensor]] = {}
     for segment in sorted(tensors):
         held = tensors[segment]
-        for name in sorted(held, key=lambda name: (-held[name].nbytes, name)):
+        if own := {name: tensor for name, tensor in held.items() if PieceName.of(name).is_alone}:
+            part[segment] = own
+        for name in sorted(held.keys() - own.keys(), key=lambda name: (-held[name].nbytes, name)):
             owner = loads.index(min(loads))
             loads[owner] += held[name].nbytes
             if owner == replica:
@@ -71,11 +75,18 @@ def load_segments(
     the object. A segment without tensors comes back empty.
     """
     loaded: dict[int, dict[str, Tensor]] = {segment: {} for segment in segments}
-    for entry in manifest.shards:
-        if entry.segment in loaded:
-            tensors = _load_shard(store, entry)
-            loaded[entry.segment] |= {name: tensor.to(device) for name, tensor in tensors.items()}
+    for segment, tensors in iter_shards(store, manifest, segments):
+        loaded[segment] |= {name: tensor.to(device) for name, tensor in tensors.items()}
     return loaded
+
+
+def iter_shards(
+    store: Store, manifest: Manifest, segments: Collection[int]
+) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """Yield (segment, tensors) of each of their shards, one in memory at a time; see `load_segments`."""
+    for entry in manifest.shards:
+        if entry.segment in segments:
+            yield entry.segment, _load_shard(store, entry)
 
 
 def _load_shard(store: Store, entry: ShardEntry) -> dict[str, Tensor]:
