@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from varuna_runtime.partition import PartitionedModel, cut
 from varuna_runtime.spec.job import Exactness, Precision
 from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
 from varuna_runtime.spec.manifest import LossRecord, TrainerState
+from varuna_runtime.spec.pieces import PieceName
 from varuna_runtime.spec.reduction import share
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.link.memory import MemoryNetwork
@@ -54,6 +56,7 @@ def settings_of(
     precision: Precision = Precision.FP32,
     exactness: Exactness = Exactness.BITWISE,
     total_samples: int | None = None,
+    **options: Any,
 ) -> ResolvedTraining:
     """Settings as a job file without surprises gives them."""
     return ResolvedTraining(
@@ -68,6 +71,7 @@ def settings_of(
         exactness=exactness,
         threads=1,
         shuffle=training.shuffle,
+        **options,
     )
 
 
@@ -107,6 +111,7 @@ class Fleet:
         exactness: Exactness = Exactness.BITWISE,
         total_samples: int | None = None,
         model: PartitionedModel | None = None,
+        **options: Any,  # more of ResolvedTraining
     ) -> None:
         """Take a plan, or `PxD` and what is to be even about it."""
         model = model or cut(training.model)
@@ -126,6 +131,7 @@ class Fleet:
             precision=precision,
             exactness=exactness,
             total_samples=total_samples,
+            **options,
         )
         torch.set_num_threads(1)  # as every worker does: bits depend on the number of threads
         self.network = MemoryNetwork(self.plan.layout.world_size)
@@ -141,7 +147,7 @@ class Fleet:
         return self.snapshot(steps[0])
 
     def snapshot(self, steps: Sequence[StepDone] = ()) -> Snapshot:
-        """Return copies of the state of replica 0, after checking that replicas hold equal bits."""
+        """Return copies of the state, shares put together, after checking that replicas hold equal bits."""
         merged: dict[str, Tensor] = {}
         states = [engine.state() for engine in self.engines]
         for state in states:
@@ -150,7 +156,7 @@ class Fleet:
                     held = merged.setdefault(name, tensor.clone())
                     assert held.equal(tensor), f"replicas differ in {name}"
         assert all(state.trainer == states[0].trainer for state in states)
-        return Snapshot(merged, states[0].trainer, tuple(steps))
+        return Snapshot(joined(merged), states[0].trainer, tuple(steps))
 
     def resume(self, snapshot: Snapshot) -> None:
         """Load a snapshot taken at any layout."""
@@ -162,6 +168,23 @@ class Fleet:
             }
         for engine in self.engines:
             engine.load({i: by_segment[i] for i in engine.needed_segments}, snapshot.trainer)
+
+
+def joined(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Put optimizer state that replicas hold in shares together."""
+    found: dict[str, Tensor] = {}
+    slices: dict[str, list[tuple[int, Tensor]]] = {}
+    for name, tensor in tensors.items():
+        piece = PieceName.of(name)
+        if piece.start is None:
+            assert piece.whole not in found, f"{piece.whole} twice"
+            found[piece.whole] = tensor
+        else:
+            slices.setdefault(piece.whole, []).append((piece.start, tensor))
+    for name, parts in slices.items():
+        flat = torch.cat([tensor for _, tensor in sorted(parts, key=lambda part: part[0])])
+        found[name] = flat.view(found[f"param:{_parameter(name)}"].shape)
+    return found
 
 
 def _parameter(name: str) -> str:

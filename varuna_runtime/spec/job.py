@@ -26,6 +26,13 @@ class Precision(StrEnum):
     FP16 = "fp16"
 
 
+class ReduceDtype(StrEnum):
+    """What gradients are rounded to on their way between replicas; they are summed in float32."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
 class Exactness(StrEnum):
     """See the exactness contract."""
 
@@ -94,6 +101,12 @@ class JobSpec(_Strict):
     schedule: ScheduleKind | Literal["auto"] = "auto"
     precision: Precision = Precision.FP32
     exactness: Exactness = Exactness.BITWISE
+    reduce_dtype: ReduceDtype = ReduceDtype.FP32
+    """What gradients travel in between replicas; bf16 needs `exactness: statistical`."""
+    shard_optimizer: bool = False
+    """Each replica keeps optimizer state for its share of the parameters only."""
+    offload_optimizer: bool = False
+    """Optimizer state and step live in host memory where workers run on GPUs."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     steps: Count | None = None
     """Length in steps; overrides the script. At most one of steps and epochs."""

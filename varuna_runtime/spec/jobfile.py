@@ -4,7 +4,7 @@ from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 from varuna_runtime.spec.batches import num_micro_batches
-from varuna_runtime.spec.job import STORE_SCHEMES, JobSpec, Nodes
+from varuna_runtime.spec.job import STORE_SCHEMES, Exactness, JobSpec, Nodes, ReduceDtype
 from varuna_runtime.spec.mistakes import Mistake
 from varuna_runtime.spec.yamlfile import Draft, Located, read
 
@@ -27,6 +27,7 @@ def _cross_checks(draft: Draft) -> None:
     _check_replicas(draft)
     _check_nodes(draft)
     _check_length(draft)
+    _check_reduction(draft)
     _check_environment(draft)
     _check_paths(draft)
     _check_store(draft)
@@ -81,6 +82,16 @@ def _check_length(draft: Draft) -> None:
     if draft.get("steps") is not None and draft.get("epochs") is not None:
         last = max(("steps", "epochs"), key=lambda key: draft.marks[(key,)])
         draft.add((last,), seen="both steps and epochs", wanted="one of the two", hint=f"remove `{last}`")
+
+
+def _check_reduction(draft: Draft) -> None:
+    if draft.text("reduce_dtype") == ReduceDtype.BF16 and draft.text("exactness") != Exactness.STATISTICAL:
+        draft.add(
+            ("reduce_dtype",),
+            seen='"bf16" with exactness: bitwise',
+            wanted='"fp32", because rounding on the wire depends on the number of replicas',
+            hint="set exactness to statistical, or leave reduce_dtype out",
+        )
 
 
 def _check_environment(draft: Draft) -> None:

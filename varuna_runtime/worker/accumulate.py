@@ -1,7 +1,7 @@
 """Sums of a segment's parameter gradients over micro-batches, in the canonical order (contract E4)."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -11,6 +11,16 @@ from torch import Tensor
 from varuna_runtime.spec.reduction import Node, children, owned_nodes, share
 
 BLOCK = 1 << 18  # elements; a block never spans parameters (contract E5)
+BUCKET = 1 << 20  # elements that travel in one message: sums and both directions of a link then overlap
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Elements [start, stop) of one parameter of a space; `index` is its place in the space."""
+
+    index: int
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +28,7 @@ class Space:
     """Trainable parameters of one segment that share a dtype, laid out one after the other."""
 
     segment: int
+    number: int = 0  # among the spaces of its segment
     dtype: torch.dtype
     names: tuple[str, ...]  # as seen from the segment, in its canonical order
     shapes: tuple[torch.Size, ...]
@@ -40,27 +51,56 @@ class Space:
             range(a, min(a + BLOCK, last)) for first, last in spans for a in range(first, last, BLOCK)
         )
 
-    def owner_ranges(self, replicas: int) -> tuple[slice, ...]:
-        """Return the elements each replica sums up: whole blocks, contiguous, about equal."""
-        edges = [0, *(block.stop for block in self.blocks())]
-        cuts = [edges[bisect_left(edges, d * edges[-1] / replicas)] for d in range(replicas)]
+    def owner_ranges(self, replicas: int, *, in_blocks: bool = True) -> tuple[slice, ...]:
+        """Return the elements each replica owns: contiguous, about equal, whole blocks or parameters."""
+        edges = [0, *(block.stop for block in self.blocks())] if in_blocks else list(self.offsets)
+        cuts = [_nearest(edges, d * edges[-1] / replicas) for d in range(replicas)]
         return tuple(slice(a, b) for a, b in zip(cuts, [*cuts[1:], edges[-1]], strict=True))
 
+    def pieces(self, part: slice) -> tuple[Piece, ...]:
+        """Return what `part` holds of each parameter, in order."""
+        spans = zip(self.offsets, self.offsets[1:], strict=False)
+        found = (
+            Piece(i, max(part.start, first) - first, min(part.stop, last) - first)
+            for i, (first, last) in enumerate(spans)
+        )
+        return tuple(piece for piece in found if piece.start < piece.stop)
 
-def spaces_of(segment: int, parameters: Sequence[tuple[str, Tensor]]) -> tuple[Space, ...]:
-    """Return the spaces of a segment's trainable parameters, in order of each dtype's first use."""
-    by_dtype: dict[torch.dtype, list[int]] = {}
-    for position, (_, parameter) in enumerate(parameters):
-        by_dtype.setdefault(parameter.dtype, []).append(position)
+    def buckets(self, part: slice) -> tuple[slice, ...]:
+        """Return `part`, which ends with a block, as runs of whole blocks of about BUCKET elements."""
+        found, first = [], part.start
+        for block in self.blocks():
+            if first < block.stop <= part.stop and (block.stop - first >= BUCKET or block.stop == part.stop):
+                found.append(slice(first, block.stop))
+                first = block.stop
+        return tuple(found)
+
+
+def _nearest(edges: Sequence[int], wanted: float) -> int:
+    after = bisect_left(edges, wanted)
+    return min(edges[max(after - 1, 0) : after + 1], key=lambda edge: abs(edge - wanted))
+
+
+def spaces_of(
+    segment: int, parameters: Sequence[tuple[str, Tensor]], *, alone: Collection[str] = ()
+) -> tuple[Space, ...]:
+    """Return the spaces of a segment's trainable parameters, in order of each one's first parameter.
+
+    Parameters named in `alone` get a space each: how it is cut then depends on nothing else.
+    """
+    members: dict[tuple[torch.dtype, str], list[int]] = {}
+    for position, (name, parameter) in enumerate(parameters):
+        members.setdefault((parameter.dtype, name if name in alone else ""), []).append(position)
     return tuple(
         Space(
             segment=segment,
+            number=number,
             dtype=dtype,
             names=tuple(parameters[p][0] for p in positions),
             shapes=tuple(parameters[p][1].shape for p in positions),
             positions=tuple(positions),
         )
-        for dtype, positions in by_dtype.items()
+        for number, ((dtype, _), positions) in enumerate(members.items())
     )
 
 

@@ -5,6 +5,7 @@ Rank 0 collects every rank's part, folds them in canonical order and sends every
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ballot:
-    """One rank's vote; `partials` are its stage's, given by replica 0 alone."""
+    """One rank's vote; `partials` are its stage's by block; 0 or none where another replica tells."""
 
     drain: bool
     checkpoint: bool
@@ -98,13 +99,15 @@ class Agreement:
 
     def _count(self, mine: Tensor) -> Stepping[Tensor]:
         drain = checkpoint = 0.0
-        partials: list[float] = []
-        for rank in self._ranks:  # the ranks of replica 0 come first, in order of stage
+        partials: list[list[float]] = [[] for _ in range(self._layout.stages)]
+        for rank in self._ranks:
             ballot = yield from self._part(rank, "ballot", mine)
             asked_drain, asked_checkpoint, *squares = ballot.tolist()
             drain, checkpoint = max(drain, asked_drain), max(checkpoint, asked_checkpoint)
-            partials += squares
-        return torch.tensor([drain, checkpoint, norm_of(partials)], dtype=torch.float64)
+            stage = self._layout.stage_of(rank)
+            partials[stage] = _joined(partials[stage], squares)
+        norm = norm_of(chain.from_iterable(partials))
+        return torch.tensor([drain, checkpoint, norm], dtype=torch.float64)
 
     def begin_figures(self) -> None:
         """Forget what an abandoned evaluation handed in."""
@@ -173,3 +176,8 @@ class Agreement:
         for rank in self._ranks[1:]:
             self._link.send(rank, tag, (result,))
         return result
+
+
+def _joined(some: list[float], others: list[float]) -> list[float]:
+    """Join partials of two replicas of a stage; of each block only one tells, so this rounds nothing."""
+    return [a + b for a, b in zip(some, others, strict=True)] if some and others else some or others

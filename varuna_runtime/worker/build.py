@@ -12,9 +12,11 @@ from varuna_runtime.spec.layout import Stage
 from varuna_runtime.spec.model import TiedParameter
 from varuna_runtime.worker.accumulate import Accumulator, spaces_of
 from varuna_runtime.worker.buffers import StatisticsFold
+from varuna_runtime.worker.gather import ParameterGather
 from varuna_runtime.worker.gradients import StageGradients, space_gradients
 from varuna_runtime.worker.optimizer import StageOptimizer
 from varuna_runtime.worker.segment import SegmentRunner
+from varuna_runtime.worker.shares import Offload, OwnedSpace, shares_of
 from varuna_runtime.worker.stage import StageRunner
 from varuna_runtime.worker.training import ResolvedTraining, Training
 
@@ -25,11 +27,13 @@ class BuiltStage:
 
     segments: tuple[SegmentRunner, ...]
     accumulators: tuple[Accumulator, ...]  # in order of segment
+    ranges: tuple[tuple[slice, ...], ...]  # by accumulator, then replica: the elements that it owns
     runner: StageRunner
     gradients: StageGradients
     statistics: StatisticsFold
     ties: tuple[TiedParameter, ...]  # trained parameters that this stage uses and some other segment too
     optimizer: StageOptimizer
+    gather: ParameterGather | None  # where replicas share the optimizer
 
 
 def build_stage(
@@ -38,8 +42,15 @@ def build_stage(
     model: PartitionedModel,
     stage: Stage,
     device: torch.device,
+    *,
+    replicas: int = 1,
+    replica: int = 0,
+    offload: Offload | None = None,
 ) -> BuiltStage:
-    """Materialise segments [first, last) with their initial values and wire them up."""
+    """Materialise segments [first, last) with their initial values and wire them up.
+
+    `offload` is memory of the host for an optimizer that is not to live on `device`.
+    """
     shared: dict[int, Tensor] = {}  # a tied parameter is one inside a stage, so that it is stepped once
     modules = {
         i: model.materialise(i, seed=settings.seed, device=device, shared=shared)
@@ -57,18 +68,35 @@ def build_stage(
         )
         for index, module in modules.items()
     )
+    tied_names = {use.name for tie in ties for use in tie.uses}
     accumulators = [
-        [Accumulator(space, device) for space in spaces_of(s.index, s.parameters)] for s in segments
+        [Accumulator(space, device) for space in spaces_of(s.index, s.parameters, alone=tied_names)]
+        for s in segments
     ]
-    places = [
-        space_gradients(accumulator.space, [p for _, p in segment.parameters])
+    optimizer = StageOptimizer(
+        _named_parameters(model, modules), optimizer=training.optimizer, scheduler=training.scheduler
+    )
+    is_sharded = settings.shard_optimizer and replicas > 1
+    in_blocks = optimizer.is_elementwise or not is_sharded
+    owned = [
+        OwnedSpace(
+            space=accumulator.space,
+            parameters=tuple(segment.parameters[p][1] for p in accumulator.space.positions),
+            ranges=accumulator.space.owner_ranges(replicas, in_blocks=in_blocks),
+        )
         for segment, of_segment in zip(segments, accumulators, strict=True)
         for accumulator in of_segment
     ]
+    shares = shares_of(owned, replica if is_sharded else None)
+    if is_sharded:
+        optimizer.keep(shares)
+    if offload is not None:
+        optimizer.offload(offload)
     statistics = StatisticsFold(list(modules.values()))
     return BuiltStage(
         segments=segments,
         accumulators=tuple(a for of_segment in accumulators for a in of_segment),
+        ranges=tuple(each.ranges for each in owned),
         runner=StageRunner(
             segments,
             accumulators,
@@ -77,12 +105,11 @@ def build_stage(
             recompute=stage.recompute,
             loss=training.loss if stage.last == model.num_segments else None,
         ),
-        gradients=StageGradients(places, ties),
+        gradients=StageGradients([space_gradients(each, shares) for each in owned], ties),
         statistics=statistics,
         ties=ties,
-        optimizer=StageOptimizer(
-            _named_parameters(model, modules), optimizer=training.optimizer, scheduler=training.scheduler
-        ),
+        optimizer=optimizer,
+        gather=ParameterGather(owned, replicas) if is_sharded else None,
     )
 
 

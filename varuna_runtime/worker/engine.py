@@ -5,7 +5,7 @@ It never blocks: whoever drives it decides when to wait for messages.
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,7 +19,8 @@ from varuna_runtime.spec.batches import (
     replica_micro_batches,
     virtual_replicas,
 )
-from varuna_runtime.spec.errors import CheckpointRefused, StepDiverged
+from varuna_runtime.spec.errors import StepDiverged
+from varuna_runtime.spec.job import ReduceDtype
 from varuna_runtime.spec.layout import Plan
 from varuna_runtime.spec.manifest import EvaluationRecord, LossRecord, TrainerState
 from varuna_runtime.spec.reduction import share
@@ -28,12 +29,21 @@ from varuna_runtime.worker.agreement import Agreement, Ballot, Decision, Totals
 from varuna_runtime.worker.build import build_stage, tensors_of
 from varuna_runtime.worker.data import SampleSource
 from varuna_runtime.worker.evaluating import Evaluations
+from varuna_runtime.worker.filling import Filling
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.norm import clip_coefficient
 from varuna_runtime.worker.pipeline import Pipeline
-from varuna_runtime.worker.reduce import SpaceReduction, Sum
+from varuna_runtime.worker.reduce import StageReduction, Team
 from varuna_runtime.worker.scaling import LossScale
-from varuna_runtime.worker.signals import EvaluationDone, Progressed, StepDone, Stepping, Waiting
+from varuna_runtime.worker.shares import offload_of
+from varuna_runtime.worker.signals import (
+    PROGRESSED,
+    EvaluationDone,
+    Progressed,
+    StepDone,
+    Stepping,
+    Waiting,
+)
 from varuna_runtime.worker.stage import MicroBatch
 from varuna_runtime.worker.ties import tie_exchange
 from varuna_runtime.worker.training import ResolvedTraining, Training
@@ -41,6 +51,7 @@ from varuna_runtime.worker.weights import segment_digest
 
 T = TypeVar("T")
 KEPT_LOSSES = 512  # in every checkpoint; bounds what a pool may lose of the record while no manager listens
+_WIRE_DTYPES = {ReduceDtype.FP32: None, ReduceDtype.BF16: torch.bfloat16}
 StateTensors = Mapping[int, Mapping[str, Tensor]]  # by segment, then `param:`, `buffer:` or `optim:` name
 
 
@@ -74,7 +85,24 @@ class RankEngine:
         self._source = SampleSource.of(training, settings)
         self._device = device or torch.device("cpu")
         determinism.pin(settings.exactness, self._device)
-        self._built = build_stage(training, settings, model, plan.stages[self._stage], self._device)
+        self._built = build_stage(
+            training,
+            settings,
+            model,
+            plan.stages[self._stage],
+            self._device,
+            replicas=layout.replicas,
+            replica=self._replica,
+            offload=offload_of(self._device) if settings.offload_optimizer else None,
+        )
+        self._team = Team(
+            link=link,
+            peers=tuple(self._peers),
+            replica=self._replica,
+            is_sharded=self._built.gather is not None,
+            wire_dtype=_WIRE_DTYPES[settings.reduce_dtype],
+        )
+        self._reduction = StageReduction(self._team, self._built.accumulators, self._built.ranges)
         self._ties = tie_exchange(self._stage, plan.stages, self._built.ties)
         self._agreement = Agreement(link, layout)
         self._pipeline = Pipeline(
@@ -177,13 +205,19 @@ class RankEngine:
 
     def load(self, segments: StateTensors, trainer: TrainerState) -> None:
         """Continue from a checkpoint of any layout; `segments` holds at least `needed_segments`."""
-        known = {name: t for index in self.needed_segments for name, t in segments[index].items()}
-        first = {use: tie.uses[0].name for tie in self._model.tied for use in tie.uses}
-        with torch.no_grad():
-            for segment in self._built.segments:
-                firsts = {use.name: name for use, name in first.items() if use.segment == segment.index}
-                _fill(segment.module, segment.names, firsts, known)
-        self._built.optimizer.load(known, groups=trainer.optimizer_groups, scheduler=trainer.scheduler)
+        self.load_pieces((segments[index] for index in self.needed_segments), trainer)
+
+    def load_pieces(self, pieces: Iterable[Mapping[str, Tensor]], trainer: TrainerState) -> None:
+        """Like `load`, from the tensors of those segments in any grouping, one group in memory at a time."""
+        restoring = self._built.optimizer.restoring(
+            groups=trainer.optimizer_groups, scheduler=trainer.scheduler
+        )
+        filling = Filling(self._model, self._built.segments)
+        for tensors in pieces:
+            filling.take(tensors)
+            restoring.take(tensors)
+        filling.finish()
+        restoring.finish()
         self._scaling.restore(trainer.scaler)
         if trainer.step:
             self._source.restore(trainer.stream_cursor)
@@ -211,12 +245,13 @@ class RankEngine:
         virtual = virtual_replicas(self._plan.batch, num_micro)
         owned = share(virtual, self._plan.layout.replicas, self._replica)
         micros = self._micro_batches(num_samples, num_micro, virtual, owned)
+        self._reduction.begin(virtual)
         self._built.runner.loss_scale = self._scaling.scale
-        self._built.runner.begin(virtual, owned)
-        yield from self._pipeline.run(micros)
+        self._built.runner.begin(virtual, owned, on_done=self._start_reduction)
+        yield from self._alongside(self._pipeline.run(micros))
         if self._stage == self._plan.layout.stages - 1:
             self._agreement.contribute_losses(self._built.runner.losses())
-        sums = yield from self._reduce(virtual)
+        sums = yield from self._reduction.finished()
         ties = yield from self._ties.combined(
             self._link, self._plan.layout, self._replica, self._built.gradients.use_sums(sums)
         )
@@ -226,7 +261,10 @@ class RankEngine:
         partials = self._built.gradients.assign(sums, ties, totals.weight * self._scaling.scale)
         yield from self._built.statistics.exchange(self._link, self._peers, self._replica)
         decision = yield from self._vote(partials)
-        return self._commit(decision, totals, num_micro, num_samples)
+        done = self._commit(decision, totals, num_micro, num_samples)
+        if self._built.gather is not None:
+            yield from self._built.gather.run(self._team)
+        return done
 
     def _micro_batches(
         self, num_samples: int, num_micro: int, virtual: int, owned: range
@@ -245,26 +283,23 @@ class RankEngine:
             for index in span
         )
 
-    def _reduce(self, virtual: int) -> Stepping[list[Sum]]:
-        reductions = [
-            SpaceReduction(self._link, a, peers=self._peers, replica=self._replica, virtual=virtual)
-            for a in self._built.accumulators
-        ]
-        for reduction in reductions:
-            reduction.scatter()
-        pending = []
-        for reduction in reductions:
-            pending.append((yield from reduction.combine()))
-        sums = []
-        for reduction, total in zip(reductions, pending, strict=True):
-            sums.append((yield from reduction.gather(total)))
-        return sums
+    def _start_reduction(self, position: int) -> None:
+        """Hand over a segment in the middle of an op: its last gradient of the step was just added."""
+        self._reduction.start(self._built.segments[position].index)
+        if self._stage == 0:  # no stage waits for what this op is to send
+            self._reduction.advance()
+
+    def _alongside(self, pipeline: Stepping[None]) -> Stepping[None]:
+        """Run the pipeline, and while it waits, as much of the reduction as the messages allow."""
+        for signal in pipeline:
+            has_moved = isinstance(signal, Waiting) and self._reduction.advance()
+            yield PROGRESSED if has_moved else signal
 
     def _vote(self, partials: tuple[float, ...]) -> Stepping[Decision]:
         ballot = Ballot(
             drain=self._wants_drain,
             checkpoint=self._wants_checkpoint,
-            partials=partials if self._replica == 0 else (),
+            partials=partials if self._replica == 0 or self._team.is_sharded else (),
         )
         return (yield from self._agreement.decide(ballot))
 
@@ -316,20 +351,3 @@ def run(work: Stepping[T], wait: Callable[[], None]) -> T:
             return value
         if isinstance(signal, Waiting):
             wait()
-
-
-def _fill(
-    module: torch.nn.Module,
-    names: Mapping[str, str],
-    first_uses: Mapping[str, str],
-    known: Mapping[str, Tensor],
-) -> None:
-    """Copy the saved parameters and buffers of one segment into place."""
-    own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
-    for local, name in names.items():
-        target = own[local]
-        kind = "param" if isinstance(target, torch.nn.Parameter) else "buffer"
-        key = f"{kind}:{first_uses.get(name, name)}"
-        if key not in known or known[key].shape != target.shape:
-            raise CheckpointRefused(f"the checkpoint has no {key} of shape {list(target.shape)}")
-        target.copy_(known[key])

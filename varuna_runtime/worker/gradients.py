@@ -1,4 +1,7 @@
-"""From sums of a step to `.grad`: tied uses joined, divided once by the total weight, clipped."""
+"""From sums of a step to `.grad`: tied uses joined, divided once by the total weight, clipped.
+
+A rank that shares the optimizer with other replicas does so for the elements it owns.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,34 +10,40 @@ import torch
 from torch import Tensor, nn
 
 from varuna_runtime.spec.model import TiedParameter, TiedUse
-from varuna_runtime.worker.accumulate import Space
-from varuna_runtime.worker.norm import block_partials
+from varuna_runtime.worker.accumulate import Piece, Space
+from varuna_runtime.worker.norm import NormOrder
 from varuna_runtime.worker.reduce import Sum
+from varuna_runtime.worker.shares import OwnedSpace, Shares
 from varuna_runtime.worker.ties import UseSum
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceGradients:
-    """Where the final gradients of one space live; kept from step to step."""
+    """Where the final gradients of what this rank owns of one space live; kept from step to step."""
 
     space: Space
-    parameters: tuple[nn.Parameter, ...]
+    pieces: tuple[Piece, ...]
+    stepped: tuple[nn.Parameter, ...]  # by piece: the parameter, or a flat slice of it
     flat: Tensor
-    views: tuple[Tensor, ...]
-
-    def index(self, use: TiedUse) -> int | None:
-        """Return the place of a tied use in this space."""
-        if use.segment != self.space.segment or use.name not in self.space.names:
-            return None
-        return self.space.names.index(use.name)
+    views: tuple[Tensor, ...]  # by piece
 
 
-def space_gradients(space: Space, parameters: Sequence[nn.Parameter]) -> SpaceGradients:
-    """Allocate the gradients of a space; `parameters` are all trainable ones of its segment."""
-    owned = tuple(parameters[p] for p in space.positions)
-    device = owned[0].device
-    flat = torch.empty(space.offsets[-1], dtype=space.dtype, device=device)
-    return SpaceGradients(space, owned, flat, space.views(flat))
+def space_gradients(owned: OwnedSpace, shares: Shares) -> SpaceGradients:
+    """Allocate the gradients of this rank's shares of a space."""
+    space = owned.space
+    held = [(shares[p].piece, shares[p].place, i) for i, p in enumerate(owned.parameters) if p in shares]
+    pieces = [Piece(i, piece.start, piece.stop) for piece, _, i in held]
+    stepped = [place for _, place, _ in held]
+    sizes = [place.numel() for place in stepped]
+    flat = torch.empty(sum(sizes), dtype=space.dtype, device=owned.parameters[0].device)
+    views = zip(torch.split(flat, sizes), stepped, strict=True) if sizes else ()
+    return SpaceGradients(
+        space=space,
+        pieces=tuple(pieces),
+        stepped=tuple(stepped),
+        flat=flat,
+        views=tuple(view.view(place.shape) for view, place in views),
+    )
 
 
 class StageGradients:
@@ -42,20 +51,18 @@ class StageGradients:
 
     def __init__(self, spaces: Sequence[SpaceGradients], ties: Sequence[TiedParameter]) -> None:
         self._spaces = spaces
-        self._places = {
-            tie: [(use, *place) for use in tie.uses if (place := self._place(use))] for tie in ties
+        self._of_tie = {
+            tie: [(use, s) for use in tie.uses if (s := self._place(use)) is not None] for tie in ties
         }
-        # A tied parameter counts once in the norm, under its first use.
-        self._copies: dict[int, set[str]] = {}
-        for use in (use for tie in ties for use in tie.uses[1:]):
-            self._copies.setdefault(use.segment, set()).add(use.name)
+        copies = {use for tie in ties for use in tie.uses[1:]}  # counted under the first use
+        self._order = NormOrder([place.space for place in spaces], copies)
 
     def use_sums(self, sums: Sequence[Sum]) -> dict[TiedUse, UseSum]:
-        """Return the sums of this stage's tied uses."""
+        """Return the sums of this stage's tied uses, each of which is alone in its space."""
         return {
-            use: UseSum(self._spaces[s].space.views(sums[s].flat)[i], sums[s].touched[i : i + 1])
-            for places in self._places.values()
-            for use, s, i in places
+            use: UseSum(sums[s].flat, sums[s].touched)
+            for places in self._of_tie.values()
+            for use, s in places
         }
 
     def assign(
@@ -63,34 +70,26 @@ class StageGradients:
     ) -> tuple[float, ...]:
         """Set every `.grad`, None where no micro-batch gave one; return the norm's partials in order."""
         for place, total in zip(self._spaces, sums, strict=True):
-            torch.div(total.flat, weight, out=place.flat)
-            for parameter, view, touched in zip(
-                place.parameters, place.views, total.touched.tolist(), strict=True
-            ):
-                parameter.grad = view if touched else None
+            _assign(place, total.flat, total.touched, weight)
         for tie, joined in totals.items():
-            _, s, i = self._places[tie][0]
-            view = torch.div(joined.value, weight, out=self._spaces[s].views[i])
-            self._spaces[s].parameters[i].grad = view if joined.touched else None
-        return self._partials()
+            _assign(self._spaces[self._of_tie[tie][0][1]], joined.value, joined.touched, weight)
+        pieces = [(place.space, place.pieces, place.views) for place in self._spaces]
+        return self._order.partials(pieces)
 
     def scale(self, factor: float) -> None:
         """Multiply every gradient; for clipping."""
         for place in self._spaces:
             place.flat.mul_(factor)
 
-    def _partials(self) -> tuple[float, ...]:
-        found = [
-            partial
-            for place in self._spaces
-            for partial in block_partials(
-                place.space, place.flat, skip=self._copies.get(place.space.segment, ())
-            )
-        ]
-        return tuple(torch.stack(found).tolist()) if found else ()
-
-    def _place(self, use: TiedUse) -> tuple[int, int] | None:
+    def _place(self, use: TiedUse) -> int | None:
         for s, place in enumerate(self._spaces):
-            if (i := place.index(use)) is not None:
-                return s, i
+            if use.segment == place.space.segment and use.name in place.space.names:
+                return s
         return None
+
+
+def _assign(place: SpaceGradients, flat: Tensor, touched: Tensor, weight: float) -> None:
+    torch.div(flat, weight, out=place.flat)
+    is_touched = touched.tolist()
+    for piece, parameter, view in zip(place.pieces, place.stepped, place.views, strict=True):
+        parameter.grad = view if is_touched[piece.index] else None

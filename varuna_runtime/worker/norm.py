@@ -1,25 +1,48 @@
 """The global gradient norm from per-block sums of squares, folded in canonical order (contract E5)."""
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
 from operator import add
 
 import torch
 from torch import Tensor
 
-from varuna_runtime.worker.accumulate import BLOCK, Space
+from varuna_runtime.spec.model import TiedUse
+from varuna_runtime.worker.accumulate import BLOCK, Piece, Space
 
 
-def block_partials(space: Space, flat: Tensor, *, skip: Collection[str] = ()) -> list[Tensor]:
-    """Return the float64 sums of squares of the blocks of every parameter not in `skip`, in order."""
-    named = zip(space.names, torch.split(flat, [shape.numel() for shape in space.shapes]), strict=True)
-    return [
-        _squares(block)
-        for name, values in named
-        if name not in skip and values.numel()
-        for block in torch.split(values, BLOCK)
-    ]
+class NormOrder:
+    """Where each block of a stage stands in the canonical order: segment, parameter, block."""
+
+    def __init__(self, spaces: Sequence[Space], copies: Collection[TiedUse]) -> None:
+        """Leave out `copies`: uses of parameters that count elsewhere."""
+        every = [
+            ((space.segment, position), name, -(-shape.numel() // BLOCK))
+            for space in spaces
+            for position, name, shape in zip(space.positions, space.names, space.shapes, strict=True)
+        ]
+        self._first: dict[tuple[int, int], int] = {}  # block of each parameter
+        self.num_blocks = 0
+        for place, name, num_blocks in sorted(every):
+            if TiedUse(segment=place[0], name=name) not in copies:
+                self._first[place] = self.num_blocks
+                self.num_blocks += num_blocks
+
+    def partials(self, held: Iterable[tuple[Space, Sequence[Piece], Sequence[Tensor]]]) -> tuple[float, ...]:
+        """Return every block's float64 sum of squares in order; 0 for blocks that none of `held` is of."""
+        found: dict[int, Tensor] = {}
+        for space, pieces, values in held:
+            for piece, value in zip(pieces, values, strict=True):
+                first = self._first.get((space.segment, space.positions[piece.index]))
+                if first is not None:
+                    blocks = torch.split(value.view(-1), BLOCK)
+                    found.update(enumerate(map(_squares, blocks), first + piece.start // BLOCK))
+        total = [0.0] * self.num_blocks
+        if found:
+            for at, value in zip(found, torch.stack(list(found.values())).tolist(), strict=True):
+                total[at] = value
+        return tuple(total)
 
 
 def _squares(block: Tensor) -> Tensor:

@@ -100,7 +100,8 @@ def measure(
     two as long as the next one is expected to end within `budget_s`. Each figure is a median after a
     warm-up. Draws from the global random state.
     """
-    settings = resolve(training, spec)
+    # What the optimizer costs as a whole; where it lives is the planner's to count.
+    settings = replace(resolve(training, spec), shard_optimizer=False, offload_optimizer=False)
     probe = _Probe(replace(training, scheduler=None), settings, partitioned, device, clock, budget_s)
     started = clock()
     profiles: list[SegmentProfile] = []

@@ -1,7 +1,8 @@
-"""The sum of a segment's gradients over the replicas of its stage, in the canonical order (contract E4).
+"""The sums of a stage's gradients over its replicas, in the canonical order (contract E4).
 
 Each replica owns some blocks: it collects every replica's nodes of them, finishes the tree and sends the sum
-back. That is a reduce-scatter and an all-gather, at their volume where D is a power of two.
+back. That is a reduce-scatter and an all-gather, at their volume where D is a power of two. A segment's
+begins as soon as its last gradient is there; buckets of blocks let sums and both directions overlap.
 """
 
 from collections.abc import Sequence
@@ -13,65 +14,158 @@ from torch import Tensor
 from varuna_runtime.spec.reduction import Node, combine
 from varuna_runtime.worker.accumulate import Accumulator, owned_by
 from varuna_runtime.worker.link import Link
-from varuna_runtime.worker.signals import PROGRESSED, Stepping, receive
+from varuna_runtime.worker.signals import PROGRESSED, Stepping, Waiting, receive
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Gradient sums of one space over the whole step; `touched[i]` is false if no micro-batch gave one."""
+    """Gradient sums over the whole step: of one space, or of what this rank owns of it.
+
+    `touched[i]` is false if no micro-batch gave parameter i a gradient.
+    """
 
     flat: Tensor
     touched: Tensor
 
 
-class SpaceReduction:
-    """One step's reduction of one space on one rank."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """The replicas of one stage, and how they exchange gradients."""
+
+    link: Link
+    peers: tuple[int, ...]  # ranks, by replica
+    replica: int  # of this rank
+    is_sharded: bool = False  # each replica needs the sums of what it owns only
+    wire_dtype: torch.dtype | None = None  # what wider floats are rounded to on the wire
+
+    @property
+    def others(self) -> tuple[tuple[int, int], ...]:
+        """(replica, rank) of every other one."""
+        return tuple((d, rank) for d, rank in enumerate(self.peers) if d != self.replica)
+
+    def packed(self, values: Tensor) -> Tensor:
+        """Return what goes over the wire for `values`."""
+        narrow = self.wire_dtype
+        if narrow is None or not values.is_floating_point() or values.itemsize <= narrow.itemsize:
+            return values
+        return values.to(narrow)
+
+
+class StageReduction:
+    """One rank's part in the reduction of its stage, step by step; never blocks."""
 
     def __init__(
-        self, link: Link, accumulator: Accumulator, *, peers: Sequence[int], replica: int, virtual: int
+        self, team: Team, accumulators: Sequence[Accumulator], ranges: Sequence[Sequence[slice]]
     ) -> None:
-        """Take the ranks of the stage in `peers`, by replica; `replica` is this rank's place among them."""
+        """Take every space of the stage in order, and who owns which elements of it."""
+        self._spaces = [_SpaceReduction(team, a, r) for a, r in zip(accumulators, ranges, strict=True)]
+        self._works: list[Stepping[None]] = []
+        self._pending: set[int] = set()
+        self._waits_for = ""
+
+    def begin(self, virtual: int) -> None:
+        """Start a step of `virtual` virtual replicas; whatever is left of another one is forgotten."""
+        self._works.clear()
+        self._pending = set(range(len(self._spaces)))
+        for space in self._spaces:
+            space.begin(virtual)
+
+    def start(self, segment: int) -> None:
+        """Hand over the sums of a segment: this replica's last gradient of the step is in them."""
+        for at in sorted(self._pending):
+            if self._spaces[at].segment == segment:
+                self._pending.remove(at)
+                self._spaces[at].scatter()
+                self._works += (self._spaces[at].combined(), self._spaces[at].gathered())
+
+    def advance(self) -> bool:
+        """Do what the messages that are here allow; return whether that was anything."""
+        has_moved = False
+        for work in tuple(self._works):
+            for signal in work:
+                if isinstance(signal, Waiting):
+                    self._waits_for = signal.on
+                    break
+                has_moved = True
+            else:
+                self._works.remove(work)
+                has_moved = True
+        return has_moved
+
+    def finished(self) -> Stepping[list[Sum]]:
+        """Complete the step and return the sum of each space, in order."""
+        for segment in sorted({space.segment for space in self._spaces}, reverse=True):
+            self.start(segment)  # a replica may have had no micro-batch
+        while self._works:
+            has_moved = self.advance()
+            if self._works:
+                yield PROGRESSED if has_moved else Waiting(self._waits_for)
+        return [space.sum for space in self._spaces]
+
+
+class _SpaceReduction:
+    """The same for one space."""
+
+    def __init__(self, team: Team, accumulator: Accumulator, ranges: Sequence[slice]) -> None:
         space = accumulator.space
-        self._link = link
+        self.segment = space.segment
+        self._team = team
         self._accumulator = accumulator
-        self._replica = replica
-        self._others = [(d, rank) for d, rank in enumerate(peers) if d != replica]
+        self._own = ranges[team.replica]
+        self._buckets = [space.buckets(part) for part in ranges]  # by owner
+        self._tag = f"gradients {space.segment}.{space.number}"
+        self._virtual = 1
+        self._touched = accumulator.touched
+
+    @property
+    def sum(self) -> Sum:
+        """The result, once both works below have ended."""
+        result = self._accumulator.result()
+        return Sum(result[self._own] if self._team.is_sharded else result, self._touched)
+
+    def begin(self, virtual: int) -> None:
         self._virtual = virtual
-        self._num_replicas = len(peers)
-        self._ranges = space.owner_ranges(len(peers))
-        self._tag = f"gradients {space.segment} {space.dtype}"
 
     def scatter(self) -> None:
-        """Send every other owner its blocks of this replica's nodes."""
-        nodes, touched = self._accumulator.nodes().values(), self._accumulator.touched
-        for replica, rank in self._others:
-            part = self._ranges[replica]
-            self._link.send(rank, self._tag, (touched, *(flat[part] for flat in nodes)))
+        """Send every other owner its blocks of this replica's nodes, and everyone what was touched."""
+        team, nodes = self._team, self._accumulator.nodes().values()
+        self._touched = self._accumulator.touched
+        for replica, rank in team.others:
+            team.link.send(rank, f"{self._tag} touched", (self._touched,))
+            for bucket in self._buckets[replica]:
+                team.link.send(rank, self._tag, tuple(team.packed(flat[bucket]) for flat in nodes))
 
-    def combine(self) -> Stepping[Sum]:
-        """Sum the owned blocks and hand them to the others; the rest of the result is still to come."""
-        result, touched = self._accumulator.result(), self._accumulator.touched
-        own = self._ranges[self._replica]
-        total = yield from self._owned_sum(own, touched)
-        for _, rank in self._others:
-            self._link.send(rank, f"{self._tag} sum", (total,))
-        if total.data_ptr() != result[own].data_ptr():
-            result[own].copy_(total)
-        yield PROGRESSED
-        return Sum(result, touched)
+    def combined(self) -> Stepping[None]:
+        """Sum the owned blocks, bucket by bucket, and hand them to the others."""
+        team, result = self._team, self._accumulator.result()
+        touched = self._touched.clone()
+        for _, rank in team.others:
+            touched |= (yield from receive(team.link, rank, f"{self._tag} touched"))[0]
+        self._touched = touched
+        for bucket in self._buckets[team.replica]:
+            total = yield from self._bucket_sum(bucket)
+            if not team.is_sharded:
+                total = team.packed(total)  # ours too, so that all replicas hold the same
+                for _, rank in team.others:
+                    team.link.send(rank, f"{self._tag} sum", (total,))
+            if total.data_ptr() != result[bucket].data_ptr():
+                result[bucket].copy_(total)
+            yield PROGRESSED
 
-    def gather(self, combined: Sum) -> Stepping[Sum]:
-        """Fill in the blocks that the other replicas own."""
-        for replica, rank in self._others:
-            (part,) = yield from receive(self._link, rank, f"{self._tag} sum")
-            # The owner has our slices of this range, so the link no longer reads them.
-            combined.flat[self._ranges[replica]].copy_(part)
-        return combined
+    def gathered(self) -> Stepping[None]:
+        """Fill in the blocks that the other replicas own, if they are wanted here."""
+        team, result = self._team, self._accumulator.result()
+        for replica, rank in () if team.is_sharded else team.others:
+            for bucket in self._buckets[replica]:
+                (part,) = yield from receive(team.link, rank, f"{self._tag} sum")
+                # The owner has our slices of this bucket, so the link no longer reads them.
+                result[bucket].copy_(part)
+                yield PROGRESSED
 
-    def _owned_sum(self, own: slice, touched: Tensor) -> Stepping[Tensor]:
-        parts = {node: flat[own] for node, flat in self._accumulator.nodes().items()}
-        for replica, rank in self._others:
-            flags, *slices = yield from receive(self._link, rank, self._tag)
-            touched |= flags
-            parts.update(zip(owned_by(self._virtual, self._num_replicas, replica), slices, strict=True))
+    def _bucket_sum(self, bucket: slice) -> Stepping[Tensor]:
+        parts = {node: flat[bucket] for node, flat in self._accumulator.nodes().items()}
+        for replica, rank in self._team.others:
+            slices = yield from receive(self._team.link, rank, self._tag)
+            wide = [t.to(self._accumulator.space.dtype) for t in slices]
+            parts.update(zip(owned_by(self._virtual, len(self._team.peers), replica), wide, strict=True))
         return combine(Node(0, self._virtual), parts, torch.Tensor.add_)

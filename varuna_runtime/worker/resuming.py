@@ -1,9 +1,7 @@
 """Which checkpoint a rank starts from; never initial weights where there is, or was, a durable step."""
 
-import torch
-
 from varuna_runtime.checkpoint import read_manifest, scan
-from varuna_runtime.checkpoint.tensors import load_segments
+from varuna_runtime.checkpoint.tensors import iter_shards
 from varuna_runtime.spec.errors import CheckpointRefused
 from varuna_runtime.spec.manifest import Manifest
 from varuna_runtime.spec.model import ModelRecord
@@ -14,14 +12,11 @@ from varuna_runtime.worker.engine import RankEngine
 class Resumption:
     """Loads one rank's share of the newest complete step, or of the one the ranks agree on."""
 
-    def __init__(
-        self, store: Store, job: str, model: ModelRecord, engine: RankEngine, device: torch.device
-    ) -> None:
+    def __init__(self, store: Store, job: str, model: ModelRecord, engine: RankEngine) -> None:
         self._store = store
         self._job = job
         self._model = model
         self._engine = engine
-        self._device = device
 
     def load_newest(self, resume_step: int | None) -> int:
         """Return the step loaded, 0 for initial weights.
@@ -57,5 +52,5 @@ class Resumption:
         return found.manifest
 
     def _load(self, manifest: Manifest) -> None:
-        tensors = load_segments(self._store, manifest, self._engine.needed_segments, self._device)
-        self._engine.load(tensors, manifest.trainer)
+        shards = iter_shards(self._store, manifest, self._engine.needed_segments)
+        self._engine.load_pieces((tensors for _, tensors in shards), manifest.trainer)

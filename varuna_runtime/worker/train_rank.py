@@ -50,7 +50,7 @@ class TrainRank:
             device=self._device,
             generation=order.generation,
         )
-        self._resumption = Resumption(self._store, order.job, order.model, self._engine, self._device)
+        self._resumption = Resumption(self._store, order.job, order.model, self._engine)
         self._saver: Saver
 
     def prepare(self) -> worker_pb2.PrepareReply:

@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 
 from varuna_runtime.spec.batches import default_virtual_replicas, num_micro_batches
 from varuna_runtime.spec.errors import InvalidInput, ModelRefused
-from varuna_runtime.spec.job import Exactness, JobSpec, Precision
+from varuna_runtime.spec.job import Exactness, JobSpec, Precision, ReduceDtype
 from varuna_runtime.spec.layout import BatchShape
 from varuna_runtime.worker.callbacks import check_callbacks
 from varuna_runtime.worker.evaluation import Evaluation, check_evaluation
@@ -69,6 +69,9 @@ class ResolvedTraining:
     exactness: Exactness
     threads: int  # intra-op threads of a worker
     shuffle: bool
+    reduce_dtype: ReduceDtype = ReduceDtype.FP32
+    shard_optimizer: bool = False
+    offload_optimizer: bool = False
 
     @property
     def batch_alone(self) -> BatchShape:
@@ -216,6 +219,9 @@ def resolve(training: Training, spec: JobSpec | None) -> ResolvedTraining:
         exactness=Exactness.BITWISE if spec is None else spec.exactness,
         threads=torch.get_num_threads() if spec is None else spec.threads_per_worker,
         shuffle=training.shuffle,
+        reduce_dtype=ReduceDtype.FP32 if spec is None else spec.reduce_dtype,
+        shard_optimizer=spec is not None and spec.shard_optimizer,
+        offload_optimizer=spec is not None and spec.offload_optimizer,
     )
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from varuna_runtime.spec.batches import replica_micro_batches
 from varuna_runtime.spec.reduction import Node, combine, share
-from varuna_runtime.worker.accumulate import BLOCK, Accumulator, Space, spaces_of
+from varuna_runtime.worker.accumulate import BLOCK, BUCKET, Accumulator, Space, spaces_of
 
 CPU = torch.device("cpu")
 
@@ -14,6 +14,16 @@ CPU = torch.device("cpu")
 def space_of(*sizes: int) -> Space:
     (space,) = spaces_of(0, [(f"p{i}", torch.empty(size)) for i, size in enumerate(sizes)])
     return space
+
+
+def space_of_shapes(sizes: list[int]) -> Space:
+    return Space(
+        segment=0,
+        dtype=torch.float32,
+        names=tuple(str(i) for i in range(len(sizes))),
+        shapes=tuple(torch.Size([size]) for size in sizes),
+        positions=tuple(range(len(sizes))),
+    )
 
 
 def accumulated(gradients: list[Tensor], virtual: int, replicas: int) -> Tensor:
@@ -86,15 +96,29 @@ def test_a_block_never_spans_parameters() -> None:
 
 @given(st.lists(st.integers(0, 3 * BLOCK), min_size=1, max_size=5), st.integers(1, 6))
 def test_owners_share_whole_blocks_and_leave_none_out(sizes: list[int], replicas: int) -> None:
-    space = Space(
-        segment=0,
-        dtype=torch.float32,
-        names=tuple(str(i) for i in range(len(sizes))),
-        shapes=tuple(torch.Size([size]) for size in sizes),
-        positions=tuple(range(len(sizes))),
-    )
+    space = space_of_shapes(sizes)
     ranges = space.owner_ranges(replicas)
     edges = {0, *(block.stop for block in space.blocks())}
     assert next(r.start for r in ranges) == 0
     assert [r.stop for r in ranges] == [*(r.start for r in ranges[1:]), sum(sizes)]
     assert all(r.start in edges and r.stop in edges for r in ranges)
+
+
+@given(st.lists(st.integers(0, 6 * BLOCK), min_size=1, max_size=4), st.integers(1, 4), st.integers(0, 3))
+def test_buckets_are_whole_blocks_of_a_share_in_order_and_hold_all_of_it(
+    sizes: list[int], replicas: int, replica: int
+) -> None:
+    space = space_of_shapes(sizes)
+    part = space.owner_ranges(replicas)[replica % replicas]
+    buckets = space.buckets(part)
+    assert [b.start for b in buckets] == [part.start, *(b.stop for b in buckets[:-1])][: len(buckets)]
+    assert (buckets[-1].stop if buckets else part.start) == part.stop
+    assert all(0 < b.stop - b.start < BUCKET + BLOCK for b in buckets)
+    assert all(b.stop - b.start >= BUCKET for b in buckets[:-1])
+
+
+@given(st.lists(st.integers(1, 3 * BLOCK), min_size=1, max_size=4), st.integers(1, 4))
+def test_whole_parameters_stay_whole_where_an_optimizer_needs_them(sizes: list[int], replicas: int) -> None:
+    space = space_of_shapes(sizes)
+    for part in space.owner_ranges(replicas, in_blocks=False):
+        assert all(piece.stop - piece.start == sizes[piece.index] for piece in space.pieces(part))

@@ -1,0 +1,158 @@
+"""Replicas that share the optimizer (ZeRO-1) end with the bits of those that do not."""
+
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support import toys
+from tests.support.fleet import Fleet, Snapshot, assert_equal_bits
+from varuna_runtime.checkpoint import MemoryExchange
+from varuna_runtime.checkpoint.writer import CheckpointWriter, Durable
+from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.store import Store, open_store
+from varuna_runtime.worker.accumulate import BLOCK
+from varuna_runtime.worker.engine import RankEngine
+from varuna_runtime.worker.resuming import Resumption
+from varuna_runtime.worker.training import Training
+
+NUM_STEPS = 3
+MAKERS = {"dropout": toys.mlp_training, "tied": toys.tied_training}
+
+
+@lru_cache
+def alone(kind: str) -> Snapshot:
+    return Fleet(MAKERS[kind](), "1x1").train(NUM_STEPS)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("layout", ["1x2", "2x2", "1x3", "3x2"])
+def test_a_shared_optimizer_gives_the_bits_of_one_process(kind: str, layout: str) -> None:
+    ran = Fleet(MAKERS[kind](), layout, shard_optimizer=True)
+    assert_equal_bits(ran.train(NUM_STEPS, seed=2), alone(kind))
+
+
+def wide_training(make: Any) -> Training:
+    """Its first weight has three blocks and a bit."""
+    width = 3 * BLOCK // toys.WIDTH + 1
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(toys.WIDTH, width), nn.Linear(width, 3, bias=False))
+
+    def optimizer(named: Any) -> torch.optim.Optimizer:
+        named = list(named)
+        plain = [p for _, p in named if p.ndim > 1]
+        return make([{"params": plain}, {"params": [p for _, p in named if p.ndim <= 1], "lr": 0.02}])
+
+    return toys.mlp_training(model=model, optimizer=optimizer, scheduler=None, batch_size=6)
+
+
+ELEMENTWISE = {
+    "SGD": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "Adam": lambda groups: torch.optim.Adam(groups, amsgrad=True, weight_decay=0.1),
+    "AdamW": torch.optim.AdamW,
+    "NAdam": torch.optim.NAdam,
+    "RAdam": torch.optim.RAdam,
+    "Adamax": torch.optim.Adamax,
+    "Adagrad": lambda groups: torch.optim.Adagrad(groups, initial_accumulator_value=0.1),
+    "Adadelta": torch.optim.Adadelta,
+    "RMSprop": lambda groups: torch.optim.RMSprop(groups, momentum=0.9, centered=True),
+    "ASGD": lambda groups: torch.optim.ASGD(groups, t0=1),
+    "Rprop": torch.optim.Rprop,
+    "Adafactor": torch.optim.Adafactor,  # sees rows and columns: by whole parameters
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_slices_are_stepped_like_whole_parameters_by(name: str) -> None:
+    training = wide_training(ELEMENTWISE[name])
+    shared = Fleet(training, "1x3", micro_batch_size=2, virtual_replicas=3, shard_optimizer=True)
+    whole = Fleet(training, "1x1", micro_batch_size=2, virtual_replicas=3)
+    ran = shared.train(2)
+    assert_equal_bits(ran, whole.train(2))
+
+
+def test_a_rank_holds_the_state_of_its_share_only() -> None:
+    whole, shared = (
+        Fleet(wide_training(torch.optim.AdamW), "1x3", shard_optimizer=is_shared)
+        for is_shared in (False, True)
+    )
+    whole.train(1)
+    shared.train(1)
+    total, *_ = (optimizer_bytes(engine) for engine in whole.engines)
+    shares = [optimizer_bytes(engine) for engine in shared.engines]
+    assert max(shares) < total / 3 + 2 * 4 * BLOCK  # two moments, cut at blocks
+    assert sum(shares) < total + 100  # the others' step counters
+
+
+def optimizer_bytes(engine: RankEngine) -> int:
+    """Bytes of memory, not of views into it."""
+    states = engine._built.optimizer._optimizer.state.values()
+    return sum(t.untyped_storage().nbytes() for state in states for t in state.values())
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "Adafactor", "Adagrad"])
+@pytest.mark.parametrize(
+    ("first", "then"), [("1x3 shared", "1x1"), ("1x1", "1x2 shared"), ("1x2 shared", "2x3 shared")]
+)
+def test_any_layout_goes_on_from_a_checkpoint_of_shares_or_of_wholes(
+    optimizer: str, first: str, then: str
+) -> None:
+    training = wide_training(ELEMENTWISE[optimizer])
+    store = open_store("memory://")
+    before, after = fleet_of(training, first), fleet_of(training, then)
+    before.train(1)
+    save(before, store)
+    load(after, store)
+    assert_equal_bits(after.train(1), undisturbed(optimizer))
+
+
+@lru_cache
+def undisturbed(optimizer: str) -> Snapshot:
+    fleet = fleet_of(wide_training(ELEMENTWISE[optimizer]), "1x1")
+    fleet.train(1)
+    return fleet.train(1)
+
+
+def fleet_of(training: Training, layout: str) -> Fleet:
+    layout, _, word = layout.partition(" ")
+    return Fleet(training, layout, micro_batch_size=2, virtual_replicas=3, shard_optimizer=bool(word))
+
+
+def save(fleet: Fleet, store: Store) -> None:
+    """Make the fleet's step durable with one writer a rank."""
+    exchange = MemoryExchange()
+    writers = [
+        CheckpointWriter(
+            store,
+            job="job",
+            generation=1,
+            rank=rank,
+            layout=fleet.plan.layout,
+            model=record_of(fleet),
+            exchange=exchange,
+            clock=lambda: 0.0,
+        )
+        for rank in range(len(fleet.engines))
+    ]
+    for writer, engine in zip(writers, fleet.engines, strict=True):
+        state = engine.state()
+        assert writer.begin(engine.step, state.segments, state.trainer)
+    for writer in writers:
+        assert writer.flush(30.0)
+        (news,) = writer.poll()
+        assert isinstance(news, Durable), news
+        writer.close()
+
+
+def load(fleet: Fleet, store: Store) -> None:
+    for engine in fleet.engines:
+        assert Resumption(store, "job", record_of(fleet), engine).load_newest(None) == 1
+
+
+def record_of(fleet: Fleet) -> ModelRecord:
+    return ModelRecord(
+        segments=fleet.model.record_segments, tied=fleet.model.tied, num_samples=None, num_steps=3
+    )
