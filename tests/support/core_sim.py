@@ -155,7 +155,14 @@ class Sim(AgentLoop):
         self.feed(e.StepDurable(at_s=self.now_s, job=job, generation=generation, step=at))
 
     def fail(
-        self, job: str, rank: int, cause: Cause, message: str = "", *, generation: int | None = None
+        self,
+        job: str,
+        rank: int,
+        cause: Cause,
+        message: str = "",
+        *,
+        generation: int | None = None,
+        peer_rank: int | None = None,
     ) -> None:
         """A rank of the current generation (or of the given one) ends early."""
         number = self.state.jobs[job].generation if generation is None else generation
@@ -168,6 +175,7 @@ class Sim(AgentLoop):
                 cause=cause,
                 message=message,
                 detail="",
+                peer_rank=peer_rank,
             )
         )
 

@@ -250,6 +250,14 @@ class RankFailed(Event):
     cause: Cause
     message: str
     detail: str
+    peer_rank: int | None = None  # whose failure this is, if not its own; of PEER_LOST, who is gone
+
+    @property
+    def first_rank(self) -> int:
+        """The rank that failed and whose words these are; the ranks it told of it report the same."""
+        if self.peer_rank is None or self.cause is Cause.PEER_LOST:
+            return self.rank
+        return self.peer_rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

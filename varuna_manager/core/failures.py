@@ -18,8 +18,9 @@ def rank_failed(change: Change, job: Job, event: RankFailed) -> None:
     run = job.run
     if run is None or event.rank in run.finished or event.rank in run.drained:
         return
-    where = run.plan.placement[event.rank].node
-    message = f"rank {event.rank} on {where}: {event.message or event.cause}"
+    first = event.first_rank if event.first_rank in run.ranks else event.rank
+    where = run.plan.placement[first].node
+    message = f"rank {first} on {where}: {event.message or event.cause}"
     change.announce(What.RANK_FAILED, f"{event.cause}: {message}", who=where, job=job, node=where)
     away = _away(change, run)
     if away and event.cause is not Cause.USER_ERROR:
@@ -53,7 +54,7 @@ def generation_failed(change: Change, job: Job, cause: Cause, message: str) -> N
 
 def late_cause(change: Change, job: Job, event: RankFailed) -> None:
     """The root cause of a generation that collateral had already ended: count it, disturb nothing else."""
-    message = f"{event.cause}: rank {event.rank}: {event.message or event.cause}"
+    message = f"{event.cause}: rank {event.first_rank}: {event.message or event.cause}"
     first_cause = message if job.fruitless <= 1 else job.first_cause
     job = change.put_job(
         replace(

@@ -250,4 +250,5 @@ def _failed(head: _Head, report: common_pb2.Failure) -> events.RankFailed:
         cause=_CAUSES.get(report.cause, Cause.WORKER_CRASH),
         message=report.message[:_MAX_TEXT],
         detail=report.detail[:_MAX_TEXT],
+        peer_rank=report.peer_rank if report.HasField("peer_rank") else None,
     )

@@ -41,8 +41,9 @@ class PeerLost(VarunaError):
     """A rank of the same generation went away; collateral, never the first cause."""
 
     def __init__(self, rank: int, reason: str) -> None:
-        super().__init__(f"rank {rank} is gone: {_in_brief(reason)}")
         self.rank = rank
+        self.reason = _in_brief(reason)
+        super().__init__(f"rank {rank} is gone: {self.reason}")
 
 
 class PeerFailed(VarunaError):

@@ -6,12 +6,14 @@ from varuna_runtime.spec.errors import (
     CheckpointRefused,
     InvalidInput,
     ModelRefused,
+    PeerFailed,
     PeerLost,
     PlanMismatch,
     StepDiverged,
     StoreError,
     VarunaError,
 )
+from varuna_runtime.spec.generation import Cause, Fault
 from varuna_runtime.wire.v1 import common_pb2
 from varuna_runtime.worker.link.meeting import DidNotMeet
 
@@ -34,7 +36,17 @@ class StartFailed(VarunaError):
 
 
 def failure_of(err: BaseException) -> common_pb2.Failure:
-    """Return the report of an exception; whatever is not ours was raised by the user's code."""
+    """Return the report of an exception; whatever is not ours was raised by the user's code.
+
+    A failure that a peer told of is reported in that peer's words.
+    """
+    if isinstance(err, PeerFailed):
+        return common_pb2.Failure(
+            cause=err.fault.cause.name,
+            message=err.fault.message,
+            detail=err.fault.detail,
+            peer_rank=err.fault.rank,
+        )
     if isinstance(err, StartFailed):
         cause = common_pb2.FailureCause.START_FAILED
     else:
@@ -43,7 +55,23 @@ def failure_of(err: BaseException) -> common_pb2.Failure:
     text = str(err) if isinstance(err, VarunaError) else f"{type(err).__name__}: {err}"
     return common_pb2.Failure(
         cause=cause,
-        message=(text.splitlines() or [type(err).__name__])[0][:_MESSAGE_CHARS],
-        detail="".join(traceback.format_exception(err))[-_DETAIL_CHARS:],
+        message=_sendable((text.splitlines() or [type(err).__name__])[0][:_MESSAGE_CHARS]),
+        detail=_sendable("".join(traceback.format_exception(err))[-_DETAIL_CHARS:]),
         peer_rank=err.rank if isinstance(err, PeerLost) else None,
     )
+
+
+def fault_of(err: BaseException, rank: int) -> Fault:
+    """Return what the peers of `rank`, which ends with `err`, are to know: the first fault it heard of."""
+    if isinstance(err, PeerFailed):
+        return err.fault
+    if isinstance(err, PeerLost):
+        return Fault(rank=err.rank, cause=Cause.PEER_LOST, message=err.reason)
+    failure = failure_of(err)
+    cause = Cause[common_pb2.FailureCause.Name(failure.cause)]
+    return Fault(rank=rank, cause=cause, message=failure.message, detail=failure.detail)
+
+
+def _sendable(text: str) -> str:
+    """Return text that UTF-8 can hold: names of files may come with half a character."""
+    return text.encode(errors="replace").decode()

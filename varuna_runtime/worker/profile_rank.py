@@ -7,7 +7,8 @@ from varuna_runtime.spec import canonical
 from varuna_runtime.spec.profile import LinkCost
 from varuna_runtime.wire.v1 import common_pb2, worker_pb2
 from varuna_runtime.worker import clock
-from varuna_runtime.worker.link import Link
+from varuna_runtime.worker.failing import fault_of
+from varuna_runtime.worker.link.late import LateLink
 from varuna_runtime.worker.link_probe import measure_link, with_link
 from varuna_runtime.worker.profiling import measure
 from varuna_runtime.worker.progress import Progress
@@ -28,7 +29,7 @@ class ProfileRank:
         self._progress = progress
         self._device = device_of(order.plan.placement[order.rank].index)
         self._group = Group(order)
-        self._link: Link
+        self._link = LateLink(order.rank)
 
     def prepare(self) -> worker_pb2.PrepareReply:
         """Nothing is loaded."""
@@ -39,7 +40,7 @@ class ProfileRank:
     def activate(self, endpoints: list[common_pb2.Endpoint]) -> None:
         """Agree on the plan, then join the group."""
         self._group.meet(endpoints)
-        self._link = self._group.join(self._device)
+        self._link.attach(self._group.join(self._device))
 
     def run(self) -> LastWord:
         """Measure; only rank 0 has a profile to tell."""
@@ -53,6 +54,10 @@ class ProfileRank:
         """Say goodbye to the peers."""
         self._link.close()
         self._group.leave()
+
+    def abandon(self, err: BaseException) -> None:
+        """Tell the peers."""
+        self._link.abort(fault_of(err, self._order.rank))
 
     def _link_cost(self) -> LinkCost | None:
         if self._order.plan.layout.world_size < 2 or self._order.rank > 1:

@@ -38,6 +38,10 @@ class Rank(Protocol):
         """Leave the group so that it is no loss to the peers; only after `run` returned."""
         ...
 
+    def abandon(self, err: BaseException) -> None:
+        """Tell the peers, if there are any yet, why this rank ends early; takes a second at most."""
+        ...
+
 
 class Session:
     """`make_rank` builds the rank that a Prepare asks for."""
@@ -54,6 +58,7 @@ class Session:
 
     def run(self) -> bool:
         """Return whether the rank ended well; its last word is then queued, else its failure."""
+        rank: Rank | None = None
         try:
             rank = self._prepare(self._mailbox.wait_prepare())
             self._activate(rank)
@@ -67,6 +72,8 @@ class Session:
         ) as err:  # the worker's boundary: it becomes a report
             traceback.print_exc()
             self._progress.tell(worker_pb2.WorkerProgress(failed=failure_of(err)))
+            if rank is not None:
+                rank.abandon(err)
             return False
         return True
 

@@ -12,6 +12,7 @@ from varuna_runtime.store import open_store
 from varuna_runtime.wire.v1 import common_pb2, worker_pb2
 from varuna_runtime.worker import clock
 from varuna_runtime.worker.engine import RankEngine
+from varuna_runtime.worker.failing import fault_of
 from varuna_runtime.worker.link.late import LateLink
 from varuna_runtime.worker.mailbox import Mailbox
 from varuna_runtime.worker.progress import Progress
@@ -101,6 +102,10 @@ class TrainRank:
         self._saver.close()
         self._link.close()
         self._group.leave()
+
+    def abandon(self, err: BaseException) -> None:
+        """Tell the peers."""
+        self._link.abort(fault_of(err, self._order.rank))
 
     def _step(self) -> StepDone:
         began_s = clock.now_s()

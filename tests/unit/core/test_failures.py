@@ -22,6 +22,19 @@ def test_a_user_error_ends_the_job_with_its_message() -> None:
     assert (job.phase, job.reason) == (JobPhase.FAILED, "user_error: rank 1 on b: ValueError: no")
 
 
+def test_a_failure_that_another_rank_tells_of_is_the_first_ones() -> None:
+    sim = _running()
+    sim.fail("j", 0, Cause.USER_ERROR, "ValueError: no", peer_rank=1)
+    job = sim.job("j")
+    assert (job.phase, job.reason) == (JobPhase.FAILED, "user_error: rank 1 on b: ValueError: no")
+
+
+def test_a_failure_of_a_rank_that_does_not_exist_is_of_who_tells_it() -> None:
+    sim = _running()
+    sim.fail("j", 0, Cause.USER_ERROR, "ValueError: no", peer_rank=99)
+    assert sim.job("j").reason == "user_error: rank 0 on a: ValueError: no"
+
+
 def test_only_the_first_cause_of_a_generation_counts() -> None:
     sim = _running()
     generation = sim.job("j").generation

@@ -57,9 +57,9 @@ def test_a_report_is_the_event_of_its_kind(body: dict[str, object], event: event
 @pytest.mark.parametrize("cause", list(Cause))
 def test_every_cause_survives_the_wire(cause: Cause) -> None:
     wire = common_pb2.FailureCause.Value(cause.value.upper())
-    (failed,) = ranks(failed=common_pb2.Failure(cause=wire, message="m", detail="d"))
+    (failed,) = ranks(failed=common_pb2.Failure(cause=wire, message="m", detail="d", peer_rank=0))
     assert isinstance(failed, events.RankFailed)
-    assert (failed.cause, failed.message, failed.detail) == (cause, "m", "d")
+    assert (failed.cause, failed.message, failed.detail, failed.peer_rank) == (cause, "m", "d", 0)
 
 
 def test_a_cause_this_version_does_not_know_counts_as_a_crash() -> None:

@@ -1,11 +1,16 @@
+from dataclasses import replace
+
 import pytest
 
-from varuna_runtime.spec.errors import PeerLost, PlanMismatch
+from varuna_runtime.spec.errors import PeerFailed, PeerLost, PlanMismatch, StepDiverged, StoreError
+from varuna_runtime.spec.generation import Cause, Fault
 from varuna_runtime.wire.v1 import common_pb2, worker_pb2
-from varuna_runtime.worker.failing import StartFailed
+from varuna_runtime.worker.failing import StartFailed, failure_of, fault_of
 from varuna_runtime.worker.mailbox import Mailbox
 from varuna_runtime.worker.progress import Progress
 from varuna_runtime.worker.session import LastWord, Session
+
+FAULT = Fault(rank=2, cause=Cause.HANG, message="it did not answer", detail="where")
 
 
 class FakeRank:
@@ -29,6 +34,9 @@ class FakeRank:
 
     def close(self) -> None:
         self._call("close")
+
+    def abandon(self, err: BaseException) -> None:
+        self.calls.append(f"abandon: {err}")
 
     def _call(self, name: str) -> None:
         self.calls.append(name)
@@ -67,6 +75,7 @@ def test_a_failed_preparation_answers_the_call_and_is_reported() -> None:
         ("activate", RuntimeError("connection refused"), common_pb2.FailureCause.START_FAILED),
         ("activate", PlanMismatch("other plan"), common_pb2.FailureCause.PLAN_MISMATCH),
         ("run", PeerLost(2, "closed"), common_pb2.FailureCause.PEER_LOST),
+        ("run", PeerFailed(FAULT), common_pb2.FailureCause.HANG),
         ("run", RuntimeError("in the user's loss"), common_pb2.FailureCause.USER_ERROR),
         ("run", SystemExit(4), common_pb2.FailureCause.USER_ERROR),
     ],
@@ -74,7 +83,33 @@ def test_a_failed_preparation_answers_the_call_and_is_reported() -> None:
 def test_the_cause_of_an_early_end_is_named(
     at: str, error: BaseException, cause: common_pb2.FailureCause
 ) -> None:
-    is_good, said, _ = play(FakeRank(at, error))
+    rank = FakeRank(at, error)
+    is_good, said, _ = play(rank)
     assert not is_good
+    assert rank.calls[-1].startswith("abandon: ")
+    assert rank.calls[-1].endswith(str(error))
     assert said[-1].failed.cause == cause
-    assert (said[-1].failed.peer_rank == 2) == isinstance(error, PeerLost)
+    assert (said[-1].failed.peer_rank == 2) == isinstance(error, PeerLost | PeerFailed)
+
+
+def test_a_peers_failure_is_reported_and_passed_on_in_its_own_words() -> None:
+    failure = failure_of(PeerFailed(FAULT))
+    assert (failure.message, failure.detail, failure.peer_rank) == ("it did not answer", "where", 2)
+    assert fault_of(PeerFailed(FAULT), 5) == FAULT
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (ValueError("boom"), Fault(rank=5, cause=Cause.USER_ERROR, message="ValueError: boom")),
+        (StepDiverged("not finite"), Fault(rank=5, cause=Cause.USER_ERROR, message="not finite")),
+        (StoreError("no bucket"), Fault(rank=5, cause=Cause.START_FAILED, message="no bucket")),
+        (PeerLost(3, "closed"), Fault(rank=3, cause=Cause.PEER_LOST, message="closed")),
+        (
+            OSError("half a character: \udc80"),
+            Fault(rank=5, cause=Cause.USER_ERROR, message="OSError: half a character: ?"),
+        ),
+    ],
+)
+def test_the_fault_that_peers_hear_of_names_who_failed_first(error: Exception, fault: Fault) -> None:
+    assert replace(fault_of(error, 5), detail="") == fault

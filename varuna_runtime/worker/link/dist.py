@@ -141,10 +141,9 @@ class DistLink:
             if self._fault is not None:
                 return
             self._fault = fault
+            for peer in self._outbox.keys() - self._ended:  # before any goodbye
+                self._outbox[peer].put(Parcel.of("", (to_tensor(fault),), Kind.ABORT))
             self._notify()
-            peers = self._outbox.keys() - self._ended
-        for peer in peers:
-            self._outbox[peer].put(Parcel.of("", (to_tensor(fault),), Kind.ABORT))
 
     def _notify(self) -> None:
         self._num_events += 1

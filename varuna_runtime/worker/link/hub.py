@@ -90,7 +90,7 @@ class Hub:
         try:
             for arrival in stream.pull():
                 yield peer, arrival
-        except (OSError, EOFError, ValueError) as err:
+        except (OSError, ValueError) as err:
             self._drop(peer)
             yield peer, err
 

@@ -96,7 +96,7 @@ class Stream:
     def pull(self) -> Iterator[Arrival]:
         """Yield what arrived in whole.
 
-        Raises EOFError or OSError if the peer is gone, ValueError if it does not speak our protocol.
+        Raises OSError if the peer is gone, ValueError if it does not speak our protocol.
         """
         has_more = True  # perhaps, in the socket
         while True:
@@ -167,7 +167,7 @@ class Stream:
         except BlockingIOError:
             return 0
         if not count:
-            raise EOFError("it closed the connection")
+            raise ConnectionError("it closed the connection")
         return count
 
     def _wake_at(self, num_bytes: int) -> None:
