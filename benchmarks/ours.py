@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import Store
 
 from benchmarks.testbed import Place
 from varuna_runtime.partition import cut
@@ -15,8 +15,9 @@ from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.link import Link
-from varuna_runtime.worker.link.dist import DistLink
-from varuna_runtime.worker.link.group import form_group
+from varuna_runtime.worker.link.handshake import Identity
+from varuna_runtime.worker.link.sockets import listen
+from varuna_runtime.worker.link.tcp import TcpLink
 from varuna_runtime.worker.training import Training, resolve
 
 
@@ -45,16 +46,13 @@ class Way:
 
 
 def link_of(place: Place, store: Store) -> Link:
-    """Connect this rank to all others."""
-    group = form_group(
-        rank=place.rank,
-        world_size=place.size,
-        host=place.host,
-        store=PrefixStore("ours", store),
-        generation=1,
-        timeout_s=60.0,
-    )
-    return DistLink(group, [rank for rank in range(place.size) if rank != place.rank])
+    """Connect this rank to all others, as ranks on CPUs do."""
+    peers = [rank for rank in range(place.size) if rank != place.rank]
+    me = Identity(job="benchmark", generation=1, rank=place.rank, secret="none")
+    listener = listen(place.host)
+    store.set(f"port {place.rank}", str(listener.getsockname()[1]))
+    addresses = {peer: (place.hosts[peer], int(store.get(f"port {peer}"))) for peer in peers}
+    return TcpLink.join(me, listener, addresses, peers)
 
 
 def engine_of(
@@ -104,4 +102,5 @@ def _stage(index: int, count: int, num_segments: int, way: Way) -> Stage:
         first=index * num_segments // count,
         last=(index + 1) * num_segments // count,
         recompute=way.recompute and index < count - 1,
+        in_flight=way.in_flight,
     )

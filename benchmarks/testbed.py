@@ -5,6 +5,7 @@ Leaves nothing behind: every name it makes has its own prefix and is deleted by 
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import signal
 import socket
@@ -136,7 +137,7 @@ class RankFailed(Exception):
 class Ranks:
     """One forked process a rank, alive from case to case of a comparison; they run what they are told."""
 
-    def __init__(self, network: Network | Loopback, make: Make, *, timeout_s: float = 120.0) -> None:
+    def __init__(self, network: Network | Loopback, make: Make, *, timeout_s: float = 60.0) -> None:
         """Fork; the calling process must have one thread, and torch imported so that no child has to."""
         self._timeout_s = timeout_s
         context = get_context("fork")
@@ -188,6 +189,7 @@ class Ranks:
         for rank, pipe in enumerate(self._pipes):
             try:
                 if not pipe.poll(max(0.0, deadline_s - time.monotonic())):
+                    self._show_stacks()
                     raise RankFailed(f"rank {rank} did not answer {name} within {self._timeout_s} s")
                 answer = pipe.recv()
             except EOFError as err:
@@ -197,10 +199,18 @@ class Ranks:
             answers.append(answer)
         return answers
 
+    def _show_stacks(self) -> None:
+        """Let every rank write where it is to standard error."""
+        for process in self._processes:
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, signal.SIGUSR1)
+        time.sleep(0.5)
+
 
 def _serve(pipe: Connection, network: Network | Loopback, rank: int, make: Make) -> None:
     """Run in the child: build, then answer calls until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    faulthandler.register(signal.SIGUSR1)
     try:
         network.enter(rank)
         runners = make(network.place(rank))
