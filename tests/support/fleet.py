@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.support.driver import drive
-from varuna_runtime.partition import PartitionedModel, cut
+from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec.job import Exactness, Precision
 from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
 from varuna_runtime.spec.manifest import LossRecord, TrainerState
@@ -17,6 +17,7 @@ from varuna_runtime.spec.pieces import PieceName
 from varuna_runtime.spec.reduction import share
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.link.memory import MemoryNetwork
+from varuna_runtime.worker.partitioning import partition_of
 from varuna_runtime.worker.signals import StepDone
 from varuna_runtime.worker.training import ResolvedTraining, Training
 
@@ -114,7 +115,7 @@ class Fleet:
         **options: Any,  # more of ResolvedTraining
     ) -> None:
         """Take a plan, or `PxD` and what is to be even about it."""
-        model = model or cut(training.model)
+        model = model or partition_of(training)
         if isinstance(layout, str):
             batch = BatchShape(
                 batch_size=training.batch_size,

@@ -11,8 +11,10 @@ from torch.overrides import TorchFunctionMode
 
 from varuna_runtime.partition import naming
 from varuna_runtime.partition.construction import Construction
+from varuna_runtime.partition.example import Example
 from varuna_runtime.partition.replay import replaying
-from varuna_runtime.partition.segments import Segment, segments_of, whole
+from varuna_runtime.partition.seeding import preserved_random_state
+from varuna_runtime.partition.segments import Segments, segments_of, whole
 from varuna_runtime.partition.values import InitialValues
 from varuna_runtime.spec.errors import ModelRefused
 from varuna_runtime.spec.model import SegmentRecord, TiedParameter
@@ -20,15 +22,19 @@ from varuna_runtime.spec.model import SegmentRecord, TiedParameter
 ModelFactory = Callable[[], nn.Module | Sequence[nn.Module]]
 
 
-def cut(build_model: ModelFactory) -> "PartitionedModel":
+def cut(build_model: ModelFactory, example: Callable[[], Example] | None = None) -> "PartitionedModel":
     """Call `build_model` once on the meta device and return its segments.
 
-    Leaves every global random state as it was. Raises ModelRefused, naming the module, when the model
-    cannot be cut at its marks or its construction cannot be replayed tensor by tensor.
+    `example` tells what inputs look like; it is called once. With it a module that has neither marks nor is a
+    sequence is traced and cut between its blocks, else it is one segment. Leaves every global random state as
+    it was. Raises ModelRefused, naming the module, when the model cannot be cut at its marks or its
+    construction cannot be replayed tensor by tensor.
     """
     construction = Construction()
     model = whole(construction.run(build_model))
-    return PartitionedModel(construction, model, segments_of(model))
+    with preserved_random_state():
+        found = segments_of(model, None if example is None else example())
+    return PartitionedModel(construction, model, found)
 
 
 class PartitionedModel:
@@ -40,8 +46,12 @@ class PartitionedModel:
 
     record_segments: tuple[SegmentRecord, ...]
     tied: tuple[TiedParameter, ...]
+    keywords: tuple[str, ...]  # arguments that the first segment takes, in its order; empty: positional
+    warnings: tuple[str, ...]  # what the user should know of how the model was cut
 
-    def __init__(self, construction: Construction, model: nn.Module, segments: tuple[Segment, ...]) -> None:
+    def __init__(self, construction: Construction, model: nn.Module, found: Segments) -> None:
+        segments, self.keywords = found.segments, found.keywords
+        self.warnings = (found.warning,) if found.warning else ()
         naming.refuse_shared_statistics(segments)
         naming.refuse_hidden_parameters(segments)
         naming.refuse_gradient_hooks(segments)

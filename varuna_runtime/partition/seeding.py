@@ -29,3 +29,9 @@ def preserved_random_state() -> Iterator[None]:
         torch.set_rng_state(torch_state)
         random.setstate(python_state)
         np.random.set_state(numpy_state)
+
+
+def drawn_in_python() -> object:
+    """Return something that is equal as long as nobody draws from Python's random or from numpy."""
+    kind, numbers, *rest = np.random.get_state()
+    return random.getstate(), kind, np.asarray(numbers).tobytes(), tuple(rest)

@@ -1,4 +1,4 @@
-"""A model's segments: children of a sequence, or the parts of a traced forward between its marks."""
+"""A model's segments: children of a sequence, parts between marks, or parts of a whole traced forward."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from varuna_runtime.partition.cutpoint import CutPoint, carried
+from varuna_runtime.partition.example import Example, accepted, keywords
 from varuna_runtime.partition.tracing import traced_parts
 from varuna_runtime.spec.errors import ModelRefused
 
@@ -31,14 +32,64 @@ def whole(built: nn.Module | Sequence[nn.Module]) -> nn.Module:
     return nn.Sequential(*built)
 
 
-def segments_of(model: nn.Module) -> tuple[Segment, ...]:
-    """Return the model's segments, a pure function of its structure."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """A model's segments, a pure function of its structure and of the kind of its inputs."""
+
+    segments: tuple[Segment, ...]
+    keywords: tuple[str, ...] = ()  # arguments that the first one takes, in its order; empty: positional
+    warning: str = ""  # why a model without marks could not be cut
+
+
+def segments_of(model: nn.Module, example: Example | None) -> Segments:
+    """Return the model's segments; without an example of its inputs only marks and sequences are cut."""
     marks = [name for name, module in model.named_modules() if isinstance(module, CutPoint)]
     if _is_plain_sequence(model) and all("." not in name for name in marks):
-        return _children(model, is_marked=bool(marks))
+        names = _names(example, next(iter(model), model))  # type: ignore[call-overload]
+        return Segments(segments=_children(model, names, is_marked=bool(marks)), keywords=names)
+    names = _names(example, model)
     if marks:
-        return _traced(model)
+        return Segments(segments=_traced(model, names), keywords=names)
+    if example is None:
+        return Segments(segments=_uncut(model, names), keywords=names)
+    return _automatic(model, accepted(example, model), names)
+
+
+def _automatic(model: nn.Module, example: Example, names: tuple[str, ...]) -> Segments:
+    # Imported late: the tracer takes seconds to import, and explicit models do without.
+    from varuna_runtime.partition.automatic import automatic_parts
+    from varuna_runtime.partition.exporting import Untraceable
+
+    try:
+        made = automatic_parts(model, example)
+    except Untraceable as err:
+        warning = (
+            f"the model cannot be cut automatically and trains as one segment, without a pipeline: {err}. "
+            "Give it as an nn.Sequential or with CutPoints to cut it"
+        )
+        return Segments(segments=_uncut(model, names), keywords=names, warning=warning)
+    found = tuple(Segment(name=name or type(model).__name__, module=part) for name, part in made)
+    return Segments(segments=found, keywords=names)
+
+
+def _names(example: Example | None, taker: nn.Module) -> tuple[str, ...]:
+    return keywords(accepted(example, taker)) if example else ()
+
+
+def _uncut(model: nn.Module, names: tuple[str, ...]) -> tuple[Segment, ...]:
+    if names:
+        model.register_forward_pre_hook(_ByName(names), with_kwargs=True, prepend=True)
     return (Segment(name=type(model).__name__, module=model),)
+
+
+class _ByName:
+    """A hook that gives positional values to a module by name."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return (), dict(zip(self._names, args, strict=True)) | kwargs
 
 
 def _is_plain_sequence(model: nn.Module) -> bool:
@@ -46,7 +97,7 @@ def _is_plain_sequence(model: nn.Module) -> bool:
     return isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward and not has_hooks
 
 
-def _children(model: nn.Module, *, is_marked: bool) -> tuple[Segment, ...]:
+def _children(model: nn.Module, names: tuple[str, ...], *, is_marked: bool) -> tuple[Segment, ...]:
     groups: list[dict[str, nn.Module]] = [{}]
     for name, child in model._modules.items():
         if child is None:
@@ -62,7 +113,10 @@ def _children(model: nn.Module, *, is_marked: bool) -> tuple[Segment, ...]:
         raise ModelRefused("model: a sequence without modules; give it at least one")
     last = len(groups) - 1
     return tuple(
-        Segment(name=_span(tuple(group)), module=Chain(group, is_last=index == last))
+        Segment(
+            name=_span(tuple(group)),
+            module=Chain(group, is_last=index == last, names=() if index else names),
+        )
         for index, group in enumerate(groups)
     )
 
@@ -71,28 +125,32 @@ def _span(names: tuple[str, ...]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
 
 
-def _traced(model: nn.Module) -> tuple[Segment, ...]:
-    parts = traced_parts(model)
+def _traced(model: nn.Module, names: tuple[str, ...]) -> tuple[Segment, ...]:
+    parts = traced_parts(model, names)
     return tuple(Segment(name=f"part{index}", module=part) for index, part in enumerate(parts))
 
 
 class Chain(nn.Module):
     """Modules of a sequence in order, under their names there.
 
-    Each receives positionally what the one before returned.
+    Each receives positionally what the one before returned; with `names` the first receives these.
     """
 
-    def __init__(self, modules: Mapping[str, nn.Module], *, is_last: bool) -> None:
+    def __init__(self, modules: Mapping[str, nn.Module], *, is_last: bool, names: tuple[str, ...]) -> None:
         super().__init__()
         for name, module in modules.items():
             self.add_module(name, module)
         self._is_last = is_last
+        self._names = names
 
     def forward(self, *values: Any) -> Any:
         """Return the last module's output; across a cut it must be a tensor or a tuple of tensors."""
         result: Any = values
-        for module in self._modules.values():  # not children(): that skips a module used twice
+        for place, module in enumerate(self._modules.values()):  # not children(): one may be used twice
             assert module is not None
+            if self._names and not place:
+                result = module(**dict(zip(self._names, values, strict=True)))
+                continue
             result = module(*result) if isinstance(result, tuple) else module(result)
         if self._is_last:
             return result

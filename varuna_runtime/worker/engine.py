@@ -6,7 +6,7 @@ It never blocks: whoever drives it decides when to wait for messages.
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -105,6 +105,7 @@ class RankEngine:
         self._reduction = StageReduction(self._team, self._built.accumulators, self._built.ranges)
         self._ties = tie_exchange(self._stage, plan.stages, self._built.ties)
         self._agreement = Agreement(link, layout)
+        training = replace(training, keywords=model.keywords)
         self._pipeline = Pipeline(
             training, plan, link, self._source, self._built.runner, settings, self._device
         )

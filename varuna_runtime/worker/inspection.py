@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from varuna_runtime.partition import cut
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput, ModelRefused
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.worker.forkable import refuse_unforkable
 from varuna_runtime.worker.hosts import Host, ScriptStopped
+from varuna_runtime.worker.partitioning import partition_of
 from varuna_runtime.worker.script import run_script, script_line, script_traceback
 from varuna_runtime.worker.training import Training, resolve
 
@@ -69,7 +69,7 @@ class InspectHost:
 def model_record(training: Training, spec: JobSpec | None) -> ModelRecord:
     """Return what a training's model and data set look like, without making any weights."""
     resolved = resolve(training, spec)
-    partitioned = cut(training.model)
+    partitioned = partition_of(training)
     return ModelRecord(
         segments=partitioned.record_segments,
         tied=partitioned.tied,

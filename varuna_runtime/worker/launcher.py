@@ -38,12 +38,12 @@ class LauncherHost:
 
     def run(self, training: "Training") -> NoReturn:
         """Warm up, cut the model once, serve until the agent closes the socket."""
-        from varuna_runtime.partition import cut
         from varuna_runtime.worker.forkable import refuse_unforkable
+        from varuna_runtime.worker.partitioning import example_in_child, partition_of
         from varuna_runtime.worker.process import run as run_worker
 
         _warm_up()
-        partitioned = cut(training.model)
+        partitioned = partition_of(training, example=example_in_child)
         refuse_unforkable()
         _tell_foreign_threads()
 

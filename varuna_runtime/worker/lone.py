@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from varuna_runtime.partition import PartitionedModel, cut
+from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.partition.seeding import preserved_random_state
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.job import JobSpec
@@ -19,6 +19,7 @@ from varuna_runtime.worker.callbacks import Callbacks
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.hosts import Result
 from varuna_runtime.worker.link.memory import MemoryNetwork
+from varuna_runtime.worker.partitioning import partition_of
 from varuna_runtime.worker.telling import evaluation_line, report_of
 from varuna_runtime.worker.training import ResolvedTraining, Training, resolve
 
@@ -41,7 +42,7 @@ class LoneHost:
 
     def _train(self, training: Training, settings: ResolvedTraining) -> Result:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        model = cut(training.model)
+        model = partition_of(training)
         plan = lone_plan(model, settings)
         engine = RankEngine(training, settings, model, plan, MemoryNetwork(1).link(0), device=device)
         callbacks = Callbacks(training.callbacks)

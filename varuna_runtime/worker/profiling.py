@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from varuna_runtime.partition import PartitionedModel, cut
+from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec.batches import micro_batch_rows
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.job import JobSpec
@@ -25,6 +25,7 @@ from varuna_runtime.worker.clock import now_s
 from varuna_runtime.worker.data import SampleSource
 from varuna_runtime.worker.hosts import ScriptStopped
 from varuna_runtime.worker.inspection import main
+from varuna_runtime.worker.partitioning import partition_of
 from varuna_runtime.worker.stage import MicroBatch
 from varuna_runtime.worker.training import ResolvedTraining, Training, resolve
 
@@ -76,7 +77,7 @@ class ProfileHost:
         """Measure; never returns."""
         settings = resolve(training, self._spec)
         torch.set_num_threads(settings.threads)
-        partitioned = cut(training.model)
+        partitioned = partition_of(training)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         profile = measure(training, partitioned, self._spec, device)
         self.answer = Profiled(model=_record(partitioned, settings), profile=profile)
@@ -102,7 +103,14 @@ def measure(
     """
     # What the optimizer costs as a whole; where it lives is the planner's to count.
     settings = replace(resolve(training, spec), shard_optimizer=False, offload_optimizer=False)
-    probe = _Probe(replace(training, scheduler=None), settings, partitioned, device, clock, budget_s)
+    probe = _Probe(
+        replace(training, scheduler=None, keywords=partitioned.keywords),
+        settings,
+        partitioned,
+        device,
+        clock,
+        budget_s,
+    )
     started = clock()
     profiles: list[SegmentProfile] = []
     for size in _sizes(settings):

@@ -1,6 +1,6 @@
 """The training a script describes, checked; and what the job file makes of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,20 +38,46 @@ class Training:
     evaluation: Evaluation | None = None
     callbacks: Sequence[Any] = ()  # called on rank 0 after each commit; see `worker.callbacks`
 
+    keywords: tuple[str, ...] = ()  # of a batch that is a dict: what the model takes, as `cut` found it
+
     def model_inputs(self, batch: Any) -> tuple[Tensor, ...]:
-        """Return what the first segment receives: `inputs(batch)`, or the first of a pair, or all of it."""
-        if self.inputs is not None:
-            chosen = self.inputs(batch)
-        else:
-            chosen = batch[0] if isinstance(batch, tuple | list) and len(batch) == 2 else batch
+        """Return what the first segment receives: `inputs(batch)`, or the first of a pair, or all of it.
+
+        Of a dict these are the values of `keywords`, which the model takes by name.
+        """
+        chosen = self._chosen(batch)
+        if self.keywords:
+            return tuple(self._named(chosen, name) for name in self.keywords)
         values = tuple(chosen) if isinstance(chosen, tuple | list) else (chosen,)
         for value in values:
             if not isinstance(value, Tensor):
                 raise InvalidInput(
                     f"model inputs: seen {type(value).__name__} in a batch of type {type(batch).__name__}, "
-                    "wanted tensors; pass inputs=... to train, a function from batch to tuple of tensors"
+                    "wanted tensors; pass inputs=... to train, a function from batch to a tuple of tensors "
+                    "or a dict of them"
                 )
         return values
+
+    def named_inputs(self, batch: Any) -> dict[str, Tensor]:
+        """Return the tensors of a batch that is given by name; empty for any other batch."""
+        chosen = self._chosen(batch)
+        if not isinstance(chosen, Mapping):
+            return {}
+        return {str(name): value for name, value in chosen.items() if isinstance(value, Tensor)}
+
+    def _chosen(self, batch: Any) -> Any:
+        if self.inputs is not None:
+            return self.inputs(batch)
+        return batch[0] if isinstance(batch, tuple | list) and len(batch) == 2 else batch
+
+    def _named(self, chosen: Any, name: str) -> Tensor:
+        value = chosen.get(name) if isinstance(chosen, Mapping) else None
+        if isinstance(value, Tensor):
+            return value
+        seen = sorted(map(str, chosen)) if isinstance(chosen, Mapping) else type(chosen).__name__
+        raise InvalidInput(
+            f"model inputs: seen {seen}, wanted a dict with a tensor {name!r}, as in the first samples"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,63 @@
+"""What a micro-batch looks like to a model: names, shapes and types of its inputs, no values."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from varuna_runtime.spec.errors import ModelRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleInput:
+    """One tensor that a model is called with."""
+
+    shape: tuple[int, ...]
+    dtype: str  # as torch prints it without the prefix: float32, int64
+    name: str | None = None  # of the argument; None: positional
+
+    def zeros(self) -> torch.Tensor:
+        """Return a tensor of this kind on the CPU."""
+        return torch.zeros(self.shape, dtype=getattr(torch, self.dtype))
+
+
+Example = tuple[ExampleInput, ...]  # either all positional, in order, or all by name
+
+
+def accepted(example: Example, forward: nn.Module) -> Example:
+    """Return the inputs that a module takes: all positional ones, or those whose names its forward knows.
+
+    Raises ModelRefused if a required argument of forward is not among the names.
+    """
+    if not keywords(example):
+        return example
+    name = type(forward).__name__
+    parameters = [
+        p for p in inspect.signature(forward.forward).parameters.values() if p.kind is not p.VAR_POSITIONAL
+    ]
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    known = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+    given = tuple(i for i in example if i.name in known)
+    seen = {i.name for i in example}
+    missing = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind is not p.VAR_KEYWORD and p.name not in seen
+    ]
+    if missing or (not given and not takes_all):
+        raise ModelRefused(
+            f"{name}.forward wants {', '.join(missing) or ', '.join(known)}; the batch is a dict with "
+            f"{_listed(seen)}: rename its keys, or pass inputs=... to train"
+        )
+    return given or example
+
+
+def keywords(example: Sequence[ExampleInput]) -> tuple[str, ...]:
+    """Return the argument names of an example; empty when its inputs are positional."""
+    return tuple(i.name for i in example if i.name is not None)
+
+
+def _listed(names: set[str | None]) -> str:
+    return ", ".join(sorted(map(str, names)))
