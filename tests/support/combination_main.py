@@ -30,7 +30,7 @@ def run_rank(file: Path, seed: int, rank: int, listeners: Mapping[int, socket]) 
     training, plan = EXAMPLES.training(drawn.model, drawn.batch.batch_size), EXAMPLES.plan(drawn)
     model = EXAMPLES.model(drawn.model)
     link = link_of(rank, listeners, peers_of(plan, rank, model.tied))
-    settings = settings_of(training, drawn.batch, precision=drawn.precision)
+    settings = settings_of(training, drawn.batch, precision=drawn.precision, shard_optimizer=drawn.shards)
     engine = RankEngine(training, settings, model, plan, link)
     losses = [engine.run_step().loss for _ in range(NUM_STEPS)]
     state = engine.state()

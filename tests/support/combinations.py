@@ -47,6 +47,7 @@ class Combination:
     schedule: ScheduleKind
     precision: Precision
     is_ragged: bool
+    shards: bool  # the optimizer's state, over the replicas
     order: int
 
     @property
@@ -80,6 +81,7 @@ def drawn(seed: int, models: Mapping[str, Example], segments: Mapping[str, int])
         schedule=list(ScheduleKind)[kind],
         precision=draw.choice(list(Precision)),
         is_ragged=draw.random() < 0.4,
+        shards=draw.random() < 0.3,
         order=draw.randrange(2**16),
     )
 
@@ -111,6 +113,7 @@ class Examples:
             self.training(drawn.model, drawn.batch.batch_size),
             self.plan(drawn),
             precision=drawn.precision,
+            shard_optimizer=drawn.shards,
             model=self.model(drawn.model),
         )
 

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from tests.support.combinations import Examples
-from tests.support.truth import difference_of
+from tests.support.fleet import joined
+from tests.support.truth import difference_of, missing_from
+from varuna_runtime.spec.pieces import PieceName
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,8 +45,8 @@ def faults(folder: Path, seed: int, examples: Examples) -> list[str]:
         if not file.exists():
             return [f"rank {rank} left no result"]
         result: dict[str, Any] = torch.load(file)
-        found += [
-            f"rank {rank}: {line}" for line in difference_of(result["losses"], result["tensors"], truth)
-        ]
+        whole = {n: t for n, t in result["tensors"].items() if not PieceName.of(n).is_alone}
+        found += [f"rank {rank}: {line}" for line in difference_of(result["losses"], whole, truth)]
         seen |= result["tensors"]
-    return found + [f"nobody holds {name}" for name in sorted(truth.tensors.keys() - seen.keys())]
+    together = joined(seen)
+    return found + difference_of(truth.losses, together, truth) + missing_from(together, truth)

@@ -140,8 +140,13 @@ def tensors_of(oracle: Oracle) -> dict[str, Tensor]:
 
 def differences(ran: Snapshot, truth: Truth) -> list[str]:
     """Return one line for each thing that is not bit for bit the same."""
-    missing = [f"nobody holds {name}" for name in sorted(truth.tensors.keys() - ran.tensors.keys())]
-    return missing + difference_of([step.loss for step in ran.steps], ran.tensors, truth)
+    found = difference_of([step.loss for step in ran.steps], ran.tensors, truth)
+    return missing_from(ran.tensors, truth) + found
+
+
+def missing_from(tensors: Mapping[str, Tensor], truth: Truth) -> list[str]:
+    """Return one line for each tensor of the plain loop that is not there."""
+    return [f"nobody holds {name}" for name in sorted(truth.tensors.keys() - tensors.keys())]
 
 
 def difference_of(losses: Sequence[float], tensors: Mapping[str, Tensor], truth: Truth) -> list[str]:
