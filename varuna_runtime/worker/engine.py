@@ -20,7 +20,7 @@ from varuna_runtime.spec.batches import (
     virtual_replicas,
 )
 from varuna_runtime.spec.errors import StepDiverged
-from varuna_runtime.spec.job import ReduceDtype
+from varuna_runtime.spec.job import Exactness, ReduceDtype
 from varuna_runtime.spec.layout import Plan
 from varuna_runtime.spec.manifest import EvaluationRecord, LossRecord, TrainerState
 from varuna_runtime.spec.reduction import share
@@ -243,7 +243,7 @@ class RankEngine:
     def _run_step(self) -> Stepping[StepDone]:
         step, num_samples = self._step, self._source.num_samples(self._step)
         num_micro = num_micro_batches(num_samples, self._plan.batch.micro_batch_size)
-        virtual = virtual_replicas(self._plan.batch, num_micro)
+        virtual = self._virtual_replicas(num_micro)
         owned = share(virtual, self._plan.layout.replicas, self._replica)
         micros = self._micro_batches(num_samples, num_micro, virtual, owned)
         self._reduction.begin(virtual)
@@ -262,10 +262,13 @@ class RankEngine:
         partials = self._built.gradients.assign(sums, ties, totals.weight * self._scaling.scale)
         yield from self._built.statistics.exchange(self._link, self._peers, self._replica)
         decision = yield from self._vote(partials)
-        done = self._commit(decision, totals, num_micro, num_samples)
-        if self._built.gather is not None:
-            yield from self._built.gather.run(self._team)
-        return done
+        return (yield from self._commit(decision, totals, num_micro, num_samples))
+
+    def _virtual_replicas(self, num_micro: int) -> int:
+        """V of the contract; where the order of sums is free, one a replica: then each hands over one sum."""
+        if self._settings.exactness is Exactness.BITWISE:
+            return virtual_replicas(self._plan.batch, num_micro)
+        return min(self._plan.layout.replicas, num_micro)
 
     def _micro_batches(
         self, num_samples: int, num_micro: int, virtual: int, owned: range
@@ -304,13 +307,17 @@ class RankEngine:
         )
         return (yield from self._agreement.decide(ballot))
 
-    def _commit(self, decision: Decision, totals: Totals, num_micro: int, num_samples: int) -> StepDone:
+    def _commit(
+        self, decision: Decision, totals: Totals, num_micro: int, num_samples: int
+    ) -> Stepping[StepDone]:
         scale, learning_rate = self._scaling.scale, self._built.optimizer.learning_rate
         is_applied = self._scaling.judge(
             self._step, norm=decision.grad_norm, loss=totals.loss, weight=totals.weight / num_micro
         )
         if is_applied:
             self._apply(decision.grad_norm, totals.loss)
+            if self._built.gather is not None:
+                yield from self._built.gather.run(self._team)
         self._source.commit(self._step)
         record = LossRecord(
             step=self._step,

@@ -9,13 +9,10 @@ from torch import nn
 
 from tests.support import toys
 from tests.support.fleet import Fleet, Snapshot, assert_equal_bits
-from varuna_runtime.checkpoint import MemoryExchange
-from varuna_runtime.checkpoint.writer import CheckpointWriter, Durable
-from varuna_runtime.spec.model import ModelRecord
-from varuna_runtime.store import Store, open_store
+from tests.support.fleet_store import load, save
+from varuna_runtime.store import open_store
 from varuna_runtime.worker.accumulate import BLOCK
 from varuna_runtime.worker.engine import RankEngine
-from varuna_runtime.worker.resuming import Resumption
 from varuna_runtime.worker.training import Training
 
 NUM_STEPS = 3
@@ -105,7 +102,7 @@ def test_any_layout_goes_on_from_a_checkpoint_of_shares_or_of_wholes(
     before, after = fleet_of(training, first), fleet_of(training, then)
     before.train(1)
     save(before, store)
-    load(after, store)
+    assert load(after, store) == [1] * len(after.engines)
     assert_equal_bits(after.train(1), undisturbed(optimizer))
 
 
@@ -119,40 +116,3 @@ def undisturbed(optimizer: str) -> Snapshot:
 def fleet_of(training: Training, layout: str) -> Fleet:
     layout, _, word = layout.partition(" ")
     return Fleet(training, layout, micro_batch_size=2, virtual_replicas=3, shard_optimizer=bool(word))
-
-
-def save(fleet: Fleet, store: Store) -> None:
-    """Make the fleet's step durable with one writer a rank."""
-    exchange = MemoryExchange()
-    writers = [
-        CheckpointWriter(
-            store,
-            job="job",
-            generation=1,
-            rank=rank,
-            layout=fleet.plan.layout,
-            model=record_of(fleet),
-            exchange=exchange,
-            clock=lambda: 0.0,
-        )
-        for rank in range(len(fleet.engines))
-    ]
-    for writer, engine in zip(writers, fleet.engines, strict=True):
-        state = engine.state()
-        assert writer.begin(engine.step, state.segments, state.trainer)
-    for writer in writers:
-        assert writer.flush(30.0)
-        (news,) = writer.poll()
-        assert isinstance(news, Durable), news
-        writer.close()
-
-
-def load(fleet: Fleet, store: Store) -> None:
-    for engine in fleet.engines:
-        assert Resumption(store, "job", record_of(fleet), engine).load_newest(None) == 1
-
-
-def record_of(fleet: Fleet) -> ModelRecord:
-    return ModelRecord(
-        segments=fleet.model.record_segments, tied=fleet.model.tied, num_samples=None, num_steps=3
-    )
