@@ -4,7 +4,8 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import Store
 
-from varuna_runtime.spec.errors import PlanMismatch
+from varuna_runtime.spec.errors import PeerLost, PlanMismatch, VarunaError
+from varuna_runtime.worker.link.meeting import DidNotMeet
 
 _LEAVE = timedelta(seconds=20)
 
@@ -18,11 +19,25 @@ class Rendezvous:
         self._world_size = world_size
 
     def gather(self, name: str, word: str) -> list[str]:
-        """Return every rank's word, by rank; blocks until all have spoken."""
-        self._store.set(self._key(name, self._rank), word)
+        """Return every rank's word, by rank; blocks until all have spoken.
+
+        Raises DidNotMeet, with the ranks that did not speak before the store's timeout, and PeerLost once
+        the store does not answer.
+        """
         keys = [self._key(name, rank) for rank in range(self._world_size)]
-        self._store.wait(keys)
-        return [self._store.get(key).decode() for key in keys]
+        try:
+            self._store.set(keys[self._rank], word)
+            self._store.wait(keys)
+            return [self._store.get(key).decode() for key in keys]
+        except RuntimeError as err:
+            raise self._absence(keys) from err
+
+    def _absence(self, keys: list[str]) -> VarunaError:
+        try:
+            silent = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+        except RuntimeError as err:
+            return PeerLost(0, f"its store does not answer: {err}")
+        return DidNotMeet(f"{_ranks(silent)} did not come to the meeting of the generation's ranks")
 
     def agree(self, name: str, word: str) -> None:
         """Raise PlanMismatch unless every rank says the same."""
@@ -39,3 +54,7 @@ class Rendezvous:
 
     def _key(self, name: str, rank: int) -> str:
         return f"rendezvous/{name}/{rank}"
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) != 1 else ''} {', '.join(map(str, ranks))}"

@@ -2,10 +2,10 @@
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,8 +44,7 @@ class Kind(IntEnum):
     ABORT = 2  # a rank failed; one tensor of bytes says which and why
 
 
-@dataclass(frozen=True, slots=True)
-class Slab:
+class Slab(NamedTuple):  # these two are made and hashed with every message, which a dataclass is slow at
     """One tensor of a message."""
 
     shape: tuple[int, ...]
@@ -54,8 +53,7 @@ class Slab:
     on_device: bool  # on the accelerator, not in host memory
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(NamedTuple):
     """A whole message without its contents."""
 
     kind: Kind
@@ -63,13 +61,14 @@ class Description:
     slabs: tuple[Slab, ...]
 
 
+_LAST_KIND = max(Kind)
 GOODBYE = Description(Kind.GOODBYE, "", ())
 
 
 def describe(tag: str, tensors: Sequence[Tensor], kind: Kind = Kind.TENSORS) -> Description:
     """Return the description of a message."""
-    slabs = tuple(Slab(tuple(t.shape), t.dtype, t.requires_grad, t.device.type != "cpu") for t in tensors)
-    return Description(kind, tag, slabs)
+    slabs = [Slab(t.shape, t.dtype, t.requires_grad, not t.is_cpu) for t in tensors]
+    return Description(kind, tag, tuple(slabs))
 
 
 @lru_cache(maxsize=1024)
@@ -89,7 +88,7 @@ def encode(description: Description) -> bytes:
 def body_bytes(prefix: bytes | bytearray | memoryview) -> int:
     """Return how many bytes of header follow a prefix; raises ValueError on one that is not ours."""
     kind, _, _, length = _PREFIX.unpack_from(prefix)
-    if kind > max(Kind) or length > MAX_HEADER_BYTES:
+    if kind > _LAST_KIND or length > MAX_HEADER_BYTES:
         raise ValueError(f"a message header of kind {kind} claims {length} bytes")
     return int(length)
 

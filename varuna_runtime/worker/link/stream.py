@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from varuna_runtime.worker.link.sockets import wake_at
 _STAGE_BYTES = 64 << 10  # a small message is read in one go
 _MAX_PARTS = 64  # in one call
 _MAX_WAKE_BYTES = 1 << 20
+_MAX_READ_BYTES = 4 << 20  # in one go, however fast the peer is
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Stream:
         self._incoming: Arrival | None = None
         self._unfilled: deque[memoryview] = deque()
         self._wake_bytes = 1
+        self._num_read = 0  # in this go
 
     @property
     def has_backlog(self) -> bool:
@@ -94,22 +97,23 @@ class Stream:
                 self._has_begun = False
 
     def pull(self) -> Iterator[Arrival]:
-        """Yield what arrived in whole.
+        """Yield what arrived in whole; leaves the rest to the next call when there is much.
 
         Raises OSError if the peer is gone, ValueError if it does not speak our protocol.
         """
         has_more = True  # perhaps, in the socket
+        self._num_read = 0
         while True:
             if self._incoming is None and not self._read_header():
                 if not has_more:
                     break
-                has_more = self._read_ahead()
+                has_more = self._read_ahead() and self._num_read < _MAX_READ_BYTES
             elif self._unfilled and self._begin < self._end:
                 self._fill_from_stage()
             elif self._unfilled:
                 if not has_more:
                     break
-                has_more = self._fill()
+                has_more = self._fill() and self._num_read < _MAX_READ_BYTES
             else:
                 arrival, self._incoming = self._incoming, None
                 assert arrival is not None
@@ -168,6 +172,7 @@ class Stream:
             return 0
         if not count:
             raise ConnectionError("it closed the connection")
+        self._num_read += count
         return count
 
     def _wake_at(self, num_bytes: int) -> None:
@@ -180,5 +185,10 @@ class Stream:
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """Return the memory of a host tensor, or of its contiguous copy; no tensor of no elements."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return plain.view(-1).view(torch.uint8).numpy().data
+    plain = tensor.detach()
+    if plain.is_conj() or plain.is_neg():
+        plain = plain.resolve_conj().resolve_neg()
+    plain = plain.contiguous()
+    if plain.dtype is torch.bfloat16:  # of which NumPy knows nothing
+        plain = plain.view(torch.int16)
+    return plain.numpy().reshape(-1).view(np.uint8).data

@@ -141,7 +141,8 @@ class TcpLink:
             if self._has_backlog.wait(pause_s):
                 self._has_backlog.clear()
             if not self._moving.acquire(blocking=False):
-                continue  # the engine's thread is at it
+                pause_s = _IDLE_LOOK_S  # the engine's thread is at it
+                continue
             try:
                 if self._is_closed:
                     return
