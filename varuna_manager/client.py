@@ -6,12 +6,13 @@ Expected refusals come as errors of the one tree; nothing here retries or prints
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, cast
 
 import grpc
 
 from varuna_manager.core.phases import TERMINAL, JobPhase
 from varuna_manager.planner.request import Explanation
+from varuna_manager.rpc.metrics import Metric, metric_of
 from varuna_manager.rpc.refusals import understood
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import (
@@ -268,6 +269,12 @@ class Client:
         request = pb.StepsRequest(job=job)
         found = self._stream(self._stub.Steps, request, timeout_s=self._timeout_s)
         return tuple(_record(StepRecord, step) for step in found)
+
+    def metrics(self, job: str, *, follow: bool = False) -> Iterator[Metric]:
+        """Yield each committed step and evaluation once, ascending; with `follow` until the job is over."""
+        request = pb.MetricsRequest(job=job, follow=follow)
+        for metric in self._stream(self._stub.Metrics, request, timeout_s=self._limit(follow)):
+            yield metric_of(cast(pb.MetricRecord, metric))
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         """Return the nodes the manager knows."""

@@ -9,7 +9,7 @@ import structlog
 from varuna_manager.core.actions import Announce, AnyAction, RaiseDurable
 from varuna_manager.core.events import AnyEvent, Durable
 from varuna_manager.core.state import State
-from varuna_manager.persistence import Batch, EventRow
+from varuna_manager.rows import Batch, EventRow
 
 _log = structlog.get_logger()
 _MAX_BATCH = 256
@@ -160,6 +160,7 @@ def _joined(left: Batch, right: Batch) -> Batch:
         journal=left.journal + right.journal,
         events=left.events + right.events,
         steps=left.steps + right.steps,
+        metrics=left.metrics + right.metrics,
         plans=left.plans + right.plans,
         profiles=left.profiles + right.profiles,
     )

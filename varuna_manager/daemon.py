@@ -31,9 +31,10 @@ from varuna_manager.listening import Bound, Door
 from varuna_manager.logbook import Logbook
 from varuna_manager.means import Means
 from varuna_manager.notes import DatabaseNotes
-from varuna_manager.persistence import Batch, Database
+from varuna_manager.persistence import Database
 from varuna_manager.planning import PlanningProcess
 from varuna_manager.pool_settings import StaticPool
+from varuna_manager.rows import Batch
 from varuna_manager.rpc.agents import AgentLinkService, LinkSettings
 from varuna_manager.rpc.clients import ClientService
 from varuna_manager.secrecy import SecretBox, generation_key

@@ -8,8 +8,8 @@ import structlog
 
 from varuna_manager.core import actions, events
 from varuna_manager.means import Means
-from varuna_manager.persistence import Batch, ProfileRow, plan_row
 from varuna_manager.planner.request import PlanOutcome
+from varuna_manager.rows import Batch, ProfileRow, plan_row
 from varuna_manager.rpc import translate
 from varuna_manager.secrecy import generation_secret
 from varuna_runtime.spec import canonical

@@ -5,7 +5,7 @@ One connection writes; a commit returns once SQLite has synced it (WAL, synchron
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,17 @@ from sqlalchemy.dialects.sqlite import insert
 
 from varuna_manager.core import journal as codec
 from varuna_manager.core.events import Durable
-from varuna_manager.planner.request import PlanOutcome
-from varuna_runtime.spec import canonical
+from varuna_manager.rows import (
+    Batch,
+    EventRow,
+    MetricRow,
+    PlanRow,
+    SnapshotRow,
+    StepRow,
+    StepTotals,
+    StoredEvent,
+)
 from varuna_runtime.spec.errors import Conflict
-from varuna_runtime.spec.layout import Infeasible, Plan
 
 SCHEMA_VERSION = 1
 _PAGE = 1000
@@ -56,6 +63,16 @@ _steps = sa.Table(
     sa.Column("step_s", sa.Float, nullable=False),
     sa.Column("at_s", sa.Float, nullable=False),
 )
+_metrics = sa.Table(
+    "metrics",
+    _tables,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("step", sa.Integer, primary_key=True),
+    sa.Column("is_evaluation", sa.Boolean, primary_key=True),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("at_s", sa.Float, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
 _plans = sa.Table(
     "plans",
     _tables,
@@ -81,119 +98,6 @@ _snapshots = sa.Table(
     sa.Column("format", sa.Text, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotRow:
-    """The state after the journal entry `journal_id`; another `format` cannot be read."""
-
-    journal_id: int
-    format: str
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventRow:
-    """A line of the event list users see."""
-
-    at_s: float
-    job: str
-    node: str
-    generation: int
-    what: str
-    who: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredEvent:
-    """An event line with its id, which only grows."""
-
-    id: int
-    line: EventRow
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRow:
-    """A committed step; a step replayed in a later generation is a row of its own."""
-
-    job: str
-    step: int
-    generation: int
-    loss_hex: str
-    loss: float
-    samples: int
-    step_s: float
-    at_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTotals:
-    """What all recorded steps of a job come to."""
-
-    replayed_steps: int
-    last_loss: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRow:
-    """An answer of the planner; `plan_json` is empty when it was infeasible."""
-
-    job: str
-    plan_hash: str
-    plan_json: bytes
-    reason: str
-    change: str
-    explanation_json: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileRow:
-    """A measured profile by what it was measured for."""
-
-    workload: str
-    device_kind: str
-    profile_json: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """What one commit makes durable, all or nothing."""
-
-    journal: tuple[Durable, ...] = ()
-    events: tuple[EventRow, ...] = ()
-    steps: tuple[StepRow, ...] = ()
-    plans: tuple[PlanRow, ...] = ()
-    profiles: tuple[ProfileRow, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        """True when there is nothing to write."""
-        return not (self.journal or self.events or self.steps or self.plans or self.profiles)
-
-
-def plan_row(job: str, answer: PlanOutcome) -> PlanRow:
-    """Return the row that explains an answer of the planner."""
-    explanation = b"" if answer.explanation is None else canonical.dumps(answer.explanation)
-    match answer.outcome:
-        case Plan() as plan:
-            return PlanRow(
-                job=job,
-                plan_hash=plan.hash(),
-                plan_json=canonical.dumps(plan),
-                reason="",
-                change="",
-                explanation_json=explanation,
-            )
-        case Infeasible(reason=reason, change=change):
-            return PlanRow(
-                job=job,
-                plan_hash="",
-                plan_json=b"",
-                reason=reason,
-                change=change,
-                explanation_json=explanation,
-            )
 
 
 class Database:
@@ -274,6 +178,15 @@ class Database:
         query = query.order_by(_steps.c.step.desc()).limit(limit)
         with self._reader.connect() as connection:
             return tuple(_step(row) for row in connection.execute(query).mappings())[::-1]
+
+    def metrics(self, job: str, *, after: MetricRow | None) -> tuple[MetricRow, ...]:
+        """Return up to a page of a job's steps and evaluations beyond `after`, ascending."""
+        step, is_evaluation = _metrics.c.step, _metrics.c.is_evaluation
+        query = sa.select(_metrics).where(_metrics.c.job == job).order_by(step, is_evaluation).limit(_PAGE)
+        if after is not None:
+            query = query.where(sa.tuple_(step, is_evaluation) > (after.step, after.is_evaluation))
+        with self._reader.connect() as connection:
+            return tuple(MetricRow(**row) for row in connection.execute(query).mappings())
 
     def step_totals(self, jobs: Sequence[str]) -> dict[str, StepTotals]:
         """Return the totals of those of the jobs that have recorded steps."""
@@ -365,6 +278,7 @@ def _rows(batch: Batch) -> Iterator[tuple[sa.Table, list[dict[str, Any]]]]:
     )
     yield _events, [asdict(row) for row in batch.events]
     yield _steps, [asdict(row) for row in batch.steps]
+    yield _metrics, [asdict(row) for row in batch.metrics]
     yield _plans, [asdict(row) for row in batch.plans]
 
 

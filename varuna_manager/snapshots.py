@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.state import State
 from varuna_manager.core.step import step
-from varuna_manager.persistence import Database, SnapshotRow
+from varuna_manager.persistence import Database
+from varuna_manager.rows import SnapshotRow
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput
 

@@ -1,4 +1,5 @@
 import asyncio
+import json
 from pathlib import Path
 
 from tests.support.agents import JOB, ToyJob, agent_process
@@ -52,5 +53,72 @@ def test_a_profile_generation_ends_with_a_profile(tmp_path: Path) -> None:
         finished = manager.of_kind("finished")
         assert len(finished) == 2, manager.of_kind("failed")
         assert any(b"forward_s" in report.finished.profile_json for report in finished)
+
+    asyncio.run(scenario())
+
+
+WATCHED = """
+EVALUATION = varuna.Evaluation(
+    dataset=Data(), every_steps=4, metrics=lambda output, batch: {"size": output.abs().mean()}
+)
+CALLBACKS = [varuna.JsonLines(os.environ["LINES"])]
+"""
+FAILING = """
+def complain(report):
+    if report.step == 2:
+        raise ValueError("no more of this")
+CALLBACKS = [complain]
+"""
+
+
+def test_evaluations_are_told_by_every_rank_and_callbacks_are_called_on_one(tmp_path: Path) -> None:
+    lines = tmp_path / "metrics" / "lines.jsonl"
+    job = ToyJob(tmp_path, env={"AT_IMPORT": WATCHED, "LINES": str(lines)})
+
+    async def scenario() -> None:
+        async with FakeManager() as manager:
+            with agent_process(manager.address, tmp_path / "n1"):
+                await manager.until(lambda: bool(manager.sessions))
+                await manager.send(start=job.start(1, job.plan(Layout(stages=2, replicas=1), ("n1",))))
+                await activate(manager, 1, 2)
+                await manager.until(lambda: manager.gone() == [(JOB, 1)])
+        assert len(manager.of_kind("finished")) == 2, manager.of_kind("failed")
+        told = [(report.rank, report.evaluation) for report in manager.of_kind("evaluation")]
+        assert sorted((rank, done.step, done.samples) for rank, done in told) == [
+            (0, 4, 32),
+            (0, 6, 32),
+            (1, 4, 32),
+            (1, 6, 32),
+        ]
+        assert [figure.name for figure in told[0][1].figures] == ["loss", "size"]
+
+    asyncio.run(scenario())
+    found = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [(line["kind"], line["step"]) for line in found] == [
+        ("step", 1),
+        ("step", 2),
+        ("step", 3),
+        ("step", 4),
+        ("evaluation", 4),
+        ("step", 5),
+        ("step", 6),
+        ("evaluation", 6),
+    ]
+
+
+def test_what_a_callback_raises_fails_the_rank_as_an_error_of_the_script(tmp_path: Path) -> None:
+    job = ToyJob(tmp_path, env={"AT_IMPORT": FAILING})
+
+    async def scenario() -> None:
+        async with FakeManager() as manager:
+            with agent_process(manager.address, tmp_path / "n1"):
+                await manager.until(lambda: bool(manager.sessions))
+                await manager.send(start=job.start(1, job.plan(Layout(stages=1, replicas=1), ("n1",))))
+                await activate(manager, 1, 1)
+                await manager.until(lambda: manager.gone() == [(JOB, 1)])
+        (report,) = manager.of_kind("failed")
+        assert report.failed.cause == common_pb2.FailureCause.USER_ERROR
+        assert report.failed.message == "ValueError: no more of this"
+        assert "in complain" in report.failed.detail
 
     asyncio.run(scenario())

@@ -71,6 +71,28 @@ def test_events_tell_what_happened_in_order(
     assert f"{finished}  submitted: " in capsys.readouterr().out
 
 
+def test_metrics_show_each_step_and_each_evaluation_once(
+    varuna: Command, finished: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert varuna("metrics", finished, "--jsonl", "--follow") == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["kind"], line["step"]) for line in found] == [
+        ("step", 1),
+        ("step", 2),
+        ("step", 3),
+        ("evaluation", 3),
+    ]
+    assert (found[1]["loss"], found[1]["grad_norm"], found[1]["learning_rate"]) == (0.5, 0.5, None)
+    assert found[-1]["values"] == {"loss": 0.25}
+    assert varuna("metrics", finished) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("step 1  loss 1.000000  grad norm 0.5  800.0 samples/s")
+    assert shown[-1] == "step 3  evaluation  loss 0.25"
+    assert varuna("metrics", finished, "--tensorboard", str(tmp_path / "runs")) == 0
+    assert capsys.readouterr().out == ""
+    assert len(list((tmp_path / "runs").glob("events.out.tfevents.*"))) == 1
+
+
 def test_steps_carry_every_bit_of_the_loss(
     varuna: Command, finished: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ from varuna_manager.core.state import State
 from varuna_manager.core.step import step
 from varuna_manager.links import Links
 from varuna_manager.logbook import Logbook
-from varuna_manager.persistence import Batch
+from varuna_manager.rows import Batch
 from varuna_manager.rpc.agents import AgentLinkService, LinkSettings
 from varuna_runtime.wire.v1 import agent_pb2, agent_pb2_grpc
 

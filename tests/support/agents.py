@@ -51,6 +51,7 @@ if __name__ == "__main__":
     varuna.train(
         model=model, loss=loss, optimizer=lambda named: torch.optim.AdamW(named, lr=0.01),
         dataset=Data(), batch_size=8, steps=6,
+        evaluation=globals().get("EVALUATION"), callbacks=globals().get("CALLBACKS", ()),
     )
 """
 

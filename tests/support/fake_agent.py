@@ -248,19 +248,35 @@ class FakeAgent:
                 return
             if generation.step < model.num_steps:
                 self._step(generation)
+        self._evaluate(generation)
         self._durable(generation)
         self._finish(generation, common_pb2.Finished(step=generation.step, weights_sha256="ab" * 32))
 
     def _step(self, generation: _Generation) -> None:
         loss = 1.0 / (1 + generation.step)
         done = common_pb2.StepDone(
-            step=generation.step, loss_hex=loss.hex(), loss=loss, weight=1.0, samples=8, step_s=0.01
+            step=generation.step,
+            loss_hex=loss.hex(),
+            loss=loss,
+            weight=1.0,
+            samples=8,
+            step_s=0.01,
+            grad_norm=0.5,
         )
         start = generation.start
         if 0 in start.ranks:
             steps = agent_pb2.StepReport(job=start.job, generation=start.generation, steps=[done])
             self.report(steps=steps)
         generation.step += 1
+
+    def _evaluate(self, generation: _Generation) -> None:
+        start = generation.start
+        figures = [common_pb2.Figure(name="loss", value_hex=(0.25).hex(), weight=8.0)]
+        done = common_pb2.EvaluationDone(
+            step=generation.step, generation=start.generation, samples=8, figures=figures
+        )
+        if 0 in start.ranks:
+            self._rank_report(start, 0, evaluation=done)
 
     def _durable(self, generation: _Generation) -> None:
         if 0 in generation.start.ranks:

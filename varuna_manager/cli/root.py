@@ -38,6 +38,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "logs": Entry("streams", "Print what the ranks of a job printed."),
         "events": Entry("streams", "Print what happened, by whom and why."),
         "steps": Entry("steps", "Print the committed steps of a job with their loss."),
+        "metrics": Entry("metrics", "Print the figures of steps and evaluations, or write them as files."),
         "plan": Entry("plan", "Show the plan of a job and why it was chosen."),
         "cancel": Entry("status", "End a job."),
     },

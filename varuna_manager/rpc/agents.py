@@ -14,8 +14,8 @@ from varuna_manager.consumer import Consumer
 from varuna_manager.core import events
 from varuna_manager.links import Link, Links
 from varuna_manager.logbook import Logbook, LogFile
-from varuna_manager.persistence import Batch, ProfileRow
-from varuna_manager.rpc import joins, standing, translate
+from varuna_manager.rows import Batch, ProfileRow
+from varuna_manager.rpc import joins, metrics, standing, translate
 from varuna_manager.rpc.callers import calling, refuse_other_node
 from varuna_manager.rpc.refusals import refusals
 from varuna_manager.security.desk import Desk
@@ -197,11 +197,18 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
             return []
         at_s = self._clock.now_s()
         match message.WhichOneof("body"):
+            case "rank" if message.rank.HasField("evaluation"):
+                row = metrics.evaluation_row(message.rank.evaluation, message.rank.job, at_s)
+                return [(events.Ticked(at_s=at_s), Batch(metrics=(row,)))]
             case "rank":
                 return [(e, self._rows(e, message.rank)) for e in translate.rank_events(message.rank, at_s)]
             case "steps":
                 seen = translate.steps(message.steps, at_s)
-                return [(s, Batch(steps=(translate.step_row(s),))) for s in seen]
+                rows = metrics.step_rows(message.steps, at_s)
+                return [
+                    (s, Batch(steps=(translate.step_row(s),), metrics=(m,)))
+                    for s, m in zip(seen, rows, strict=True)
+                ]
             case "notice":
                 return [(translate.notice(message.notice, link.node, link.incarnation, at_s), Batch())]
             case "notices":
@@ -261,6 +268,9 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
                 )
                 return Batch(profiles=(row,))
             case events.RankActive() if job is not None:
-                return Batch(steps=translate.earlier_steps(report, event.at_s))
+                return Batch(
+                    steps=translate.earlier_steps(report, event.at_s),
+                    metrics=metrics.earlier_rows(report, event.at_s),
+                )
             case _:
                 return Batch()

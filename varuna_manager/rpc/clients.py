@@ -14,9 +14,9 @@ from varuna_manager.core.pool import as_request, of_kind, plannable, preferred_k
 from varuna_manager.core.state import Job, State
 from varuna_manager.logbook import Logbook
 from varuna_manager.means import Means
-from varuna_manager.persistence import plan_row
 from varuna_manager.planner.request import PlanRequest
-from varuna_manager.rpc import shown, submission
+from varuna_manager.rows import MetricRow, plan_row
+from varuna_manager.rpc import metrics, shown, submission
 from varuna_manager.rpc.bundles import BundleCalls
 from varuna_manager.rpc.doorbook import DoorBook
 from varuna_manager.rpc.refusals import UnknownName, refusals
@@ -148,6 +148,19 @@ class ClientService(TokenCalls, BundleCalls, client_pb2_grpc.ClientServicer):
             job = self._job(request.job).job
             for row in await asyncio.to_thread(self._means.database.steps, job):
                 yield shown.step_record(row)
+
+    async def Metrics(  # noqa: N802
+        self, request: client_pb2.MetricsRequest, context: Context
+    ) -> AsyncIterator[client_pb2.MetricRecord]:
+        """Send each committed step and each evaluation once; with `follow` until the job is over."""
+        async with refusals(context):
+            job = self._job(request.job).job
+            last: MetricRow | None = None
+            async for _ in self._readings(job, follow=request.follow):
+                while page := await asyncio.to_thread(self._means.database.metrics, job, after=last):
+                    for row in page:
+                        yield metrics.record(row)
+                    last = page[-1]
 
     async def Nodes(self, request: client_pb2.NodesRequest, context: Context) -> client_pb2.NodesReply:  # noqa: N802
         """Return the nodes by name."""

@@ -4,7 +4,7 @@ from varuna_manager.clock import Clock
 from varuna_manager.consumer import Consumer
 from varuna_manager.core.events import Ticked
 from varuna_manager.core.words import What
-from varuna_manager.persistence import Batch, EventRow
+from varuna_manager.rows import Batch, EventRow
 from varuna_manager.security.scarcity import Scarcity
 
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from varuna_manager.core.views import JobView, NodeView
-from varuna_manager.persistence import PlanRow, StepRow, StepTotals, StoredEvent
+from varuna_manager.rows import PlanRow, StepRow, StepTotals, StoredEvent
 from varuna_manager.sizing.status import PoolView
 from varuna_runtime.spec import canonical
 from varuna_runtime.wire.v1 import client_pb2

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TypedDict
 
 from varuna_manager.core import actions, events
-from varuna_manager.persistence import StepRow
+from varuna_manager.rows import StepRow
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.generation import Cause, Endpoint, GenerationKind, Running

@@ -7,6 +7,7 @@ from varuna_runtime.agent import records as r
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.spec.manifest import EvaluationRecord, Figure
 from varuna_runtime.wire.v1 import agent_pb2, common_pb2, worker_pb2
 
 _KINDS = {
@@ -103,7 +104,10 @@ def rank_report(key: r.RankKey, report: r.RankReport) -> agent_pb2.AgentMessage:
                 common_pb2.CommittedStep(generation=c.generation, step=_wire_step(c.step))
                 for c in report.earlier
             ]
-            body.active.CopyFrom(agent_pb2.Active(step=report.step, earlier=earlier))
+            evaluations = [_wire_evaluation(evaluated) for evaluated in report.evaluations]
+            body.active.CopyFrom(agent_pb2.Active(step=report.step, earlier=earlier, evaluations=evaluations))
+        case r.Evaluated():
+            body.evaluation.CopyFrom(_wire_evaluation(report))
         case r.Durable():
             body.durable.CopyFrom(common_pb2.Durable(step=report.step, manifest_key=report.manifest_key))
         case r.Drained():
@@ -138,6 +142,21 @@ def _wire_step(step: r.StepDone) -> common_pb2.StepDone:
         step_s=step.step_s,
         grad_norm=step.grad_norm,
         learning_rate=step.learning_rate,
+        loss_scale=step.loss_scale,
+        skipped=step.is_skipped,
+    )
+
+
+def _wire_evaluation(evaluated: r.Evaluated) -> common_pb2.EvaluationDone:
+    record = evaluated.record
+    return common_pb2.EvaluationDone(
+        step=record.step,
+        generation=record.generation,
+        samples=record.samples,
+        evaluation_s=evaluated.evaluation_s,
+        figures=[
+            common_pb2.Figure(name=f.name, value_hex=f.value_hex, weight=f.weight) for f in record.figures
+        ],
     )
 
 
@@ -204,7 +223,10 @@ def _report(message: worker_pb2.WorkerProgress) -> r.RankReport | None:
         case "active":
             active = message.active
             earlier = (r.CommittedStep(generation=c.generation, step=_step(c.step)) for c in active.earlier)
-            return r.Active(step=active.step, earlier=tuple(earlier))
+            evaluations = tuple(_evaluated(evaluation) for evaluation in active.evaluations)
+            return r.Active(step=active.step, earlier=tuple(earlier), evaluations=evaluations)
+        case "evaluation":
+            return _evaluated(message.evaluation)
         case "durable":
             return r.Durable(step=message.durable.step, manifest_key=message.durable.manifest_key)
         case "drained":
@@ -230,7 +252,17 @@ def _step(step: common_pb2.StepDone) -> r.StepDone:
         step_s=step.step_s,
         grad_norm=step.grad_norm if step.HasField("grad_norm") else None,
         learning_rate=step.learning_rate if step.HasField("learning_rate") else None,
+        loss_scale=step.loss_scale if step.HasField("loss_scale") else None,
+        is_skipped=step.skipped,
     )
+
+
+def _evaluated(done: common_pb2.EvaluationDone) -> r.Evaluated:
+    figures = tuple(Figure(name=f.name, value_hex=f.value_hex, weight=f.weight) for f in done.figures)
+    record = EvaluationRecord(
+        step=done.step, samples=done.samples, figures=figures, generation=done.generation
+    )
+    return r.Evaluated(record=record, evaluation_s=done.evaluation_s)
 
 
 def _failure(failure: common_pb2.Failure) -> r.Failed:

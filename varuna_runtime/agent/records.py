@@ -7,6 +7,7 @@ from varuna_runtime.spec.generation import Endpoint as Endpoint
 from varuna_runtime.spec.generation import GenerationKind as GenerationKind
 from varuna_runtime.spec.generation import Running as Running
 from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.spec.manifest import EvaluationRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -91,6 +92,8 @@ class StepDone:
     step_s: float
     grad_norm: float | None
     learning_rate: float | None
+    loss_scale: float | None
+    is_skipped: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +105,20 @@ class CommittedStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """A finished evaluation."""
+
+    record: EvaluationRecord
+    evaluation_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Active:
     """The first step begins."""
 
     step: int
     earlier: tuple[CommittedStep, ...] = ()
+    evaluations: tuple[Evaluated, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,4 +157,4 @@ class Failed:
     peer_rank: int | None = None
 
 
-RankReport = Prepared | Ready | Active | Durable | Drained | Finished | Failed
+RankReport = Prepared | Ready | Active | Evaluated | Durable | Drained | Finished | Failed

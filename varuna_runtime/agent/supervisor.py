@@ -287,7 +287,7 @@ class Supervisor:
                 rank.move(RankState.ACTIVE)
             case r.Drained() | r.Finished() | r.Failed():
                 rank.end(self._now_s)
-            case r.Durable():
+            case r.Evaluated() | r.Durable():
                 pass
             case _:
                 assert_never(report)

@@ -137,6 +137,11 @@ class RankEngine:
         first = {tie.uses[0].segment for tie in tied}  # frozen ones too, which nothing else keeps equal
         return tuple(sorted(own | first))
 
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether what is under way is an evaluation, not a step."""
+        return self._evaluations.is_due(self._step)
+
     def request(self, *, drain: bool = False, checkpoint: bool = False) -> None:
         """Ask that all ranks stop after, or save, the step now running; kept until a vote carries it."""
         self._wants_drain |= drain

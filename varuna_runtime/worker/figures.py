@@ -12,6 +12,8 @@ from torch import Tensor
 from varuna_runtime.spec.errors import ModelRefused
 from varuna_runtime.spec.manifest import Figure
 
+MOST_METRICS, MOST_CHARS = 100, 100
+
 
 @dataclass(frozen=True, slots=True)
 class Measure:
@@ -29,12 +31,16 @@ def measures_of(found: object, rows: int) -> Measures:
     """Return what `metrics` returned; a mean weighs its rows. Raises ModelRefused on anything odd."""
     if not isinstance(found, Mapping):
         raise ModelRefused(f"metrics returned {type(found).__name__}; wanted a dict of names to numbers")
+    if len(found) > MOST_METRICS:
+        raise ModelRefused(f"metrics returned {len(found)} figures; wanted at most {MOST_METRICS}")
     return tuple(_measure(name, value, rows) for name, value in found.items())
 
 
 def _measure(name: object, value: object, rows: int) -> Measure:
-    if not isinstance(name, str) or name in ("", "loss"):
-        raise ModelRefused(f"metrics: seen the name {name!r}, wanted a text other than `loss`")
+    if not isinstance(name, str) or name in ("", "loss") or len(name) > MOST_CHARS:
+        raise ModelRefused(
+            f"metrics: seen the name {name!r}, wanted a text of at most {MOST_CHARS} characters, not `loss`"
+        )
     if isinstance(value, tuple | list) and len(value) == 2:
         return Measure(name, _number(name, value[0]), _number(name, value[1]))
     return Measure(name, _number(name, value) * rows, float(rows))

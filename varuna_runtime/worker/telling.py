@@ -1,4 +1,4 @@
-"""The engine's signals as reports for callbacks, and one line of text for each evaluation."""
+"""The engine's signals as reports for callbacks, and evaluations as text for people."""
 
 from varuna_runtime.spec.reports import EvaluationReport, Report, StepReport
 from varuna_runtime.worker.signals import EvaluationDone, StepDone

@@ -1,5 +1,6 @@
 """One rank of a training generation: engine, checkpoints, drain, last word."""
 
+from contextlib import closing
 from typing import cast
 
 from varuna_runtime.checkpoint import TcpStoreExchange
@@ -7,20 +8,23 @@ from varuna_runtime.checkpoint.exchange import KeyValueStore
 from varuna_runtime.checkpoint.writer import CheckpointWriter
 from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec import canonical
-from varuna_runtime.spec.manifest import Ending, LossRecord, ending_key, manifest_key
+from varuna_runtime.spec.manifest import Ending, ending_key, manifest_key
 from varuna_runtime.store import open_store
 from varuna_runtime.wire.v1 import common_pb2, worker_pb2
 from varuna_runtime.worker import clock
+from varuna_runtime.worker.callbacks import Callbacks
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.failing import fault_of
 from varuna_runtime.worker.link.late import LateLink
 from varuna_runtime.worker.mailbox import Mailbox
+from varuna_runtime.worker.messages import told_again, told_evaluation, told_step
 from varuna_runtime.worker.progress import Progress
 from varuna_runtime.worker.ranks import Group, RankOrder, device_of
 from varuna_runtime.worker.resuming import Resumption
 from varuna_runtime.worker.saving import SavePolicy, Saver
 from varuna_runtime.worker.session import LastWord
-from varuna_runtime.worker.signals import StepDone, Waiting
+from varuna_runtime.worker.signals import EvaluationDone, StepDone, Waiting
+from varuna_runtime.worker.telling import report_of
 from varuna_runtime.worker.training import Training, resolve
 
 
@@ -51,6 +55,7 @@ class TrainRank:
             device=self._device,
             generation=order.generation,
         )
+        self._callbacks = Callbacks(training.callbacks)
         self._resumption = Resumption(self._store, order.job, order.model, self._engine)
         self._saver: Saver
 
@@ -72,19 +77,13 @@ class TrainRank:
 
     def run(self) -> LastWord:
         """Run step by step until the end, or until all ranks agree to stop."""
-        earlier = [_told_again(loss) for loss in self._engine.losses] if self._order.rank == 0 else []
-        active = worker_pb2.WorkerActive(step=self._engine.step, earlier=earlier)
-        self._progress.tell(worker_pb2.WorkerProgress(active=active))
-        while self._engine.step < self._engine.num_steps:
-            done = self._step()
-            self._saver.poll()
-            if done.drain:
-                self._saver.settle()
-                drained = common_pb2.Drained(step=self._engine.step)
-                return LastWord(message=worker_pb2.WorkerProgress(drained=drained))
-            if done.checkpoint:
-                self._saver.begin()
+        self._progress.tell(worker_pb2.WorkerProgress(active=self._active()))
+        with closing(self._callbacks):
+            is_drained = self._run_to_the_end()
         self._saver.settle()
+        if is_drained:
+            drained = common_pb2.Drained(step=self._engine.step)
+            return LastWord(message=worker_pb2.WorkerProgress(drained=drained))
         digest = self._engine.weights_sha256()
         if self._order.rank == 0:
             self._keep_ending(digest)
@@ -92,6 +91,24 @@ class TrainRank:
             step=self._engine.step, weights_sha256=digest if self._order.rank == 0 else ""
         )
         return LastWord(message=worker_pb2.WorkerProgress(finished=finished))
+
+    def _active(self) -> worker_pb2.WorkerActive:
+        active = worker_pb2.WorkerActive(step=self._engine.step)
+        if self._order.rank == 0:
+            active.earlier.extend(told_again(loss) for loss in self._engine.losses)
+            active.evaluations.extend(told_evaluation(r) for r in self._engine.evaluations)
+        return active
+
+    def _run_to_the_end(self) -> bool:
+        """Return whether all ranks agreed to stop before it."""
+        while not self._engine.is_over:
+            done = self._run_next()
+            self._saver.poll()
+            if done.drain:
+                return True
+            if isinstance(done, StepDone) and done.checkpoint:
+                self._saver.begin()
+        return False
 
     def _keep_ending(self, digest: str) -> None:
         ending = Ending(generation=self._order.generation, step=self._engine.step, weights_sha256=digest)
@@ -107,18 +124,30 @@ class TrainRank:
         """Tell the peers."""
         self._link.abort(fault_of(err, self._order.rank))
 
-    def _step(self) -> StepDone:
+    def _run_next(self) -> StepDone | EvaluationDone:
         began_s = clock.now_s()
         self._progress.step_begins(self._engine.step)
         if self._order.rank == 0 and self._saver.is_due:
             self._engine.request(checkpoint=True)
-        while not isinstance(signal := self._engine.advance(), StepDone):
+        while not isinstance(signal := self._engine.advance(), StepDone | EvaluationDone):
             if self._mailbox.is_draining:
                 self._engine.request(drain=True)
             if isinstance(signal, Waiting):
                 self._link.wait()
-        self._progress.step_ends(_told(signal, clock.now_s() - began_s))
+            elif self._engine.is_evaluating:
+                self._progress.step_begins(self._engine.step)  # it may be long: each part counts by itself
+        self._tell(signal, clock.now_s() - began_s)
         return signal
+
+    def _tell(self, done: StepDone | EvaluationDone, took_s: float) -> None:
+        if isinstance(done, StepDone):
+            self._progress.step_ends(told_step(done, took_s))
+        elif done.record is not None:  # from every rank, so that no node tells a later step before it
+            evaluation = told_evaluation(done.record, took_s)
+            self._progress.tell(worker_pb2.WorkerProgress(evaluation=evaluation))
+        report = report_of(done, took_s=took_s)
+        if report is not None and self._order.rank == 0:
+            self._callbacks.tell(report)
 
     def _make_saver(self) -> Saver:
         writer = CheckpointWriter(
@@ -144,28 +173,3 @@ class TrainRank:
         if self._order.rank == 0:
             durable = common_pb2.Durable(step=step, manifest_key=manifest_key(self._order.job, step))
             self._progress.tell(worker_pb2.WorkerProgress(durable=durable))
-
-
-def _told_again(loss: LossRecord) -> common_pb2.CommittedStep:
-    """Tell a step out of the checkpoint: the node that first did may be gone, unheard."""
-    step = common_pb2.StepDone(
-        step=loss.step,
-        loss_hex=loss.loss_hex,
-        loss=float.fromhex(loss.loss_hex),
-        weight=loss.weight,
-        samples=loss.samples,
-    )
-    return common_pb2.CommittedStep(generation=loss.generation, step=step)
-
-
-def _told(done: StepDone, step_s: float) -> common_pb2.StepDone:
-    return common_pb2.StepDone(
-        step=done.record.step,
-        loss_hex=done.record.loss_hex,
-        loss=done.loss,
-        weight=done.record.weight,
-        samples=done.record.samples,
-        step_s=step_s,
-        grad_norm=done.grad_norm,
-        learning_rate=done.learning_rate,
-    )

@@ -16,6 +16,8 @@ def step(number: int) -> r.StepDone:
         step_s=0.1,
         grad_norm=None,
         learning_rate=None,
+        loss_scale=None,
+        is_skipped=False,
     )
 
 

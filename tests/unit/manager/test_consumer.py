@@ -10,7 +10,7 @@ from varuna_manager.core.actions import Announce, AnyAction, ForgetJob, RaiseDur
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.events import AnyEvent, CancelRequested, DeadlinePassed, ProfileMissing, Ticked
 from varuna_manager.core.state import State
-from varuna_manager.persistence import Batch, ProfileRow
+from varuna_manager.rows import Batch, ProfileRow
 
 FORGET = ForgetJob(node="n", incarnation="i", job="j")
 EMPTY = State(config=CoreConfig())

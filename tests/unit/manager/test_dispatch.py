@@ -13,8 +13,9 @@ from varuna_manager.core import actions, events
 from varuna_manager.dispatch import Dispatcher, keep_profile, profile_key
 from varuna_manager.links import Link, Links
 from varuna_manager.means import Means
-from varuna_manager.persistence import Batch, Database, ProfileRow
+from varuna_manager.persistence import Database
 from varuna_manager.planner.request import PlanOutcome, PlanRequest
+from varuna_manager.rows import Batch, ProfileRow
 from varuna_manager.secrecy import SecretBox
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.layout import Infeasible

@@ -17,8 +17,8 @@ from varuna_manager.core.state import State
 from varuna_manager.core.step import step
 from varuna_manager.keeper import Keeper
 from varuna_manager.links import Link, Links
-from varuna_manager.persistence import Batch
 from varuna_manager.pool_settings import Sizing
+from varuna_manager.rows import Batch
 from varuna_manager.sizing.books import Books
 from varuna_manager.sizing.decisions import Failed
 from varuna_manager.sizing.settings import Rules, Settings

@@ -11,8 +11,9 @@ import sqlalchemy as sa
 
 from varuna_manager.core.events import CancelRequested
 from varuna_manager.notes import DatabaseNotes
-from varuna_manager.persistence import Batch, Database, EventRow, PlanRow, ProfileRow, StepRow, plan_row
+from varuna_manager.persistence import Database
 from varuna_manager.planner.request import PlanOutcome
+from varuna_manager.rows import Batch, EventRow, MetricRow, PlanRow, ProfileRow, StepRow, plan_row
 from varuna_runtime.spec.errors import Conflict
 from varuna_runtime.spec.layout import Infeasible
 
@@ -130,3 +131,20 @@ def test_notes_are_kept_by_owner_and_outlive_the_manager(tmp_path: Path) -> None
     DatabaseNotes(again, "pool spot").remove("write")
     assert DatabaseNotes(again, "pool spot").get("write") is None
     again.close()
+
+
+def metric(step: int, *, is_evaluation: bool = False, generation: int = 1, body: bytes = b"") -> MetricRow:
+    return MetricRow(
+        job="j", step=step, is_evaluation=is_evaluation, generation=generation, at_s=1.0, body=body
+    )
+
+
+def test_metrics_come_in_order_each_once_whatever_was_replayed(database: Database) -> None:
+    evaluation = metric(2, is_evaluation=True)
+    database.commit(Batch(metrics=(metric(1), metric(2), evaluation, metric(3))))
+    database.commit(Batch(metrics=(metric(2, generation=2, body=b"again"), metric(4, generation=2))))
+    found = [metric(1), metric(2), evaluation, metric(3), metric(4, generation=2)]
+    assert list(database.metrics("j", after=None)) == found
+    for place, row in enumerate(found, start=1):
+        assert list(database.metrics("j", after=row)) == found[place:]
+    assert database.metrics("other", after=None) == ()

@@ -12,7 +12,8 @@ from varuna_manager import snapshots
 from varuna_manager.core import events
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.step import replay
-from varuna_manager.persistence import Batch, Database
+from varuna_manager.persistence import Database
+from varuna_manager.rows import Batch
 from varuna_runtime.spec.generation import Cause, Endpoint
 from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
 

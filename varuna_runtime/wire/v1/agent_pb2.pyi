@@ -72,7 +72,7 @@ class Beat(_message.Message):
     def __init__(self, running: _Optional[_Iterable[_Union[Running, _Mapping]]] = ...) -> None: ...
 
 class RankReport(_message.Message):
-    __slots__ = ("job", "generation", "rank", "prepared", "ready", "active", "durable", "drained", "finished", "failed")
+    __slots__ = ("job", "generation", "rank", "prepared", "ready", "active", "durable", "drained", "finished", "failed", "evaluation")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,7 @@ class RankReport(_message.Message):
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
     job: str
     generation: int
     rank: int
@@ -93,7 +94,8 @@ class RankReport(_message.Message):
     drained: _common_pb2.Drained
     finished: _common_pb2.Finished
     failed: _common_pb2.Failure
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., active: _Optional[_Union[Active, _Mapping]] = ..., durable: _Optional[_Union[_common_pb2.Durable, _Mapping]] = ..., drained: _Optional[_Union[_common_pb2.Drained, _Mapping]] = ..., finished: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., failed: _Optional[_Union[_common_pb2.Failure, _Mapping]] = ...) -> None: ...
+    evaluation: _common_pb2.EvaluationDone
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., active: _Optional[_Union[Active, _Mapping]] = ..., durable: _Optional[_Union[_common_pb2.Durable, _Mapping]] = ..., drained: _Optional[_Union[_common_pb2.Drained, _Mapping]] = ..., finished: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., failed: _Optional[_Union[_common_pb2.Failure, _Mapping]] = ..., evaluation: _Optional[_Union[_common_pb2.EvaluationDone, _Mapping]] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("plan_hash", "endpoint", "resume_step")
@@ -110,12 +112,14 @@ class Ready(_message.Message):
     def __init__(self) -> None: ...
 
 class Active(_message.Message):
-    __slots__ = ("step", "earlier")
+    __slots__ = ("step", "earlier", "evaluations")
     STEP_FIELD_NUMBER: _ClassVar[int]
     EARLIER_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
     step: int
     earlier: _containers.RepeatedCompositeFieldContainer[_common_pb2.CommittedStep]
-    def __init__(self, step: _Optional[int] = ..., earlier: _Optional[_Iterable[_Union[_common_pb2.CommittedStep, _Mapping]]] = ...) -> None: ...
+    evaluations: _containers.RepeatedCompositeFieldContainer[_common_pb2.EvaluationDone]
+    def __init__(self, step: _Optional[int] = ..., earlier: _Optional[_Iterable[_Union[_common_pb2.CommittedStep, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[_common_pb2.EvaluationDone, _Mapping]]] = ...) -> None: ...
 
 class StepReport(_message.Message):
     __slots__ = ("job", "generation", "steps")

@@ -1,3 +1,4 @@
+from varuna_runtime.wire.v1 import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -196,6 +197,26 @@ class StepRecord(_message.Message):
     step_s: float
     at: float
     def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., loss_hex: _Optional[str] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., step_s: _Optional[float] = ..., at: _Optional[float] = ...) -> None: ...
+
+class MetricsRequest(_message.Message):
+    __slots__ = ("job", "follow")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    follow: bool
+    def __init__(self, job: _Optional[str] = ..., follow: bool = ...) -> None: ...
+
+class MetricRecord(_message.Message):
+    __slots__ = ("generation", "at", "step", "evaluation")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    at: float
+    step: _common_pb2.StepDone
+    evaluation: _common_pb2.EvaluationDone
+    def __init__(self, generation: _Optional[int] = ..., at: _Optional[float] = ..., step: _Optional[_Union[_common_pb2.StepDone, _Mapping]] = ..., evaluation: _Optional[_Union[_common_pb2.EvaluationDone, _Mapping]] = ...) -> None: ...
 
 class NodesRequest(_message.Message):
     __slots__ = ()

@@ -75,6 +75,11 @@ class ClientStub(object):
                 request_serializer=varuna_dot_v1_dot_client__pb2.StepsRequest.SerializeToString,
                 response_deserializer=varuna_dot_v1_dot_client__pb2.StepRecord.FromString,
                 _registered_method=True)
+        self.Metrics = channel.unary_stream(
+                '/varuna.v1.Client/Metrics',
+                request_serializer=varuna_dot_v1_dot_client__pb2.MetricsRequest.SerializeToString,
+                response_deserializer=varuna_dot_v1_dot_client__pb2.MetricRecord.FromString,
+                _registered_method=True)
         self.Nodes = channel.unary_unary(
                 '/varuna.v1.Client/Nodes',
                 request_serializer=varuna_dot_v1_dot_client__pb2.NodesRequest.SerializeToString,
@@ -171,6 +176,12 @@ class ClientServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Metrics(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Nodes(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -261,6 +272,11 @@ def add_ClientServicer_to_server(servicer, server):
                     servicer.Steps,
                     request_deserializer=varuna_dot_v1_dot_client__pb2.StepsRequest.FromString,
                     response_serializer=varuna_dot_v1_dot_client__pb2.StepRecord.SerializeToString,
+            ),
+            'Metrics': grpc.unary_stream_rpc_method_handler(
+                    servicer.Metrics,
+                    request_deserializer=varuna_dot_v1_dot_client__pb2.MetricsRequest.FromString,
+                    response_serializer=varuna_dot_v1_dot_client__pb2.MetricRecord.SerializeToString,
             ),
             'Nodes': grpc.unary_unary_rpc_method_handler(
                     servicer.Nodes,
@@ -520,6 +536,33 @@ class Client(object):
             '/varuna.v1.Client/Steps',
             varuna_dot_v1_dot_client__pb2.StepsRequest.SerializeToString,
             varuna_dot_v1_dot_client__pb2.StepRecord.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Metrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/varuna.v1.Client/Metrics',
+            varuna_dot_v1_dot_client__pb2.MetricsRequest.SerializeToString,
+            varuna_dot_v1_dot_client__pb2.MetricRecord.FromString,
             options,
             channel_credentials,
             insecure,

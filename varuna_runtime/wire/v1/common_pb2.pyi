@@ -1,7 +1,8 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -59,7 +60,7 @@ class Endpoint(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class StepDone(_message.Message):
-    __slots__ = ("step", "loss_hex", "loss", "weight", "samples", "step_s", "grad_norm", "learning_rate")
+    __slots__ = ("step", "loss_hex", "loss", "weight", "samples", "step_s", "grad_norm", "learning_rate", "loss_scale", "skipped")
     STEP_FIELD_NUMBER: _ClassVar[int]
     LOSS_HEX_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +69,8 @@ class StepDone(_message.Message):
     STEP_S_FIELD_NUMBER: _ClassVar[int]
     GRAD_NORM_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
     step: int
     loss_hex: str
     loss: float
@@ -76,7 +79,33 @@ class StepDone(_message.Message):
     step_s: float
     grad_norm: float
     learning_rate: float
-    def __init__(self, step: _Optional[int] = ..., loss_hex: _Optional[str] = ..., loss: _Optional[float] = ..., weight: _Optional[float] = ..., samples: _Optional[int] = ..., step_s: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ...) -> None: ...
+    loss_scale: float
+    skipped: bool
+    def __init__(self, step: _Optional[int] = ..., loss_hex: _Optional[str] = ..., loss: _Optional[float] = ..., weight: _Optional[float] = ..., samples: _Optional[int] = ..., step_s: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ...) -> None: ...
+
+class EvaluationDone(_message.Message):
+    __slots__ = ("step", "generation", "samples", "evaluation_s", "figures")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_S_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    generation: int
+    samples: int
+    evaluation_s: float
+    figures: _containers.RepeatedCompositeFieldContainer[Figure]
+    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ..., samples: _Optional[int] = ..., evaluation_s: _Optional[float] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ...) -> None: ...
+
+class Figure(_message.Message):
+    __slots__ = ("name", "value_hex", "weight")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_HEX_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value_hex: str
+    weight: float
+    def __init__(self, name: _Optional[str] = ..., value_hex: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class CommittedStep(_message.Message):
     __slots__ = ("generation", "step")

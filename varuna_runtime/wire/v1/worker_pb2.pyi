@@ -86,7 +86,7 @@ class ProgressRequest(_message.Message):
     def __init__(self, generation: _Optional[int] = ...) -> None: ...
 
 class WorkerProgress(_message.Message):
-    __slots__ = ("generation", "beat", "ready", "active", "step", "durable", "drained", "finished", "failed")
+    __slots__ = ("generation", "beat", "ready", "active", "step", "durable", "drained", "finished", "failed", "evaluation")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +96,7 @@ class WorkerProgress(_message.Message):
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
     generation: int
     beat: WorkerBeat
     ready: WorkerReady
@@ -105,7 +106,8 @@ class WorkerProgress(_message.Message):
     drained: _common_pb2.Drained
     finished: _common_pb2.Finished
     failed: _common_pb2.Failure
-    def __init__(self, generation: _Optional[int] = ..., beat: _Optional[_Union[WorkerBeat, _Mapping]] = ..., ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., active: _Optional[_Union[WorkerActive, _Mapping]] = ..., step: _Optional[_Union[_common_pb2.StepDone, _Mapping]] = ..., durable: _Optional[_Union[_common_pb2.Durable, _Mapping]] = ..., drained: _Optional[_Union[_common_pb2.Drained, _Mapping]] = ..., finished: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., failed: _Optional[_Union[_common_pb2.Failure, _Mapping]] = ...) -> None: ...
+    evaluation: _common_pb2.EvaluationDone
+    def __init__(self, generation: _Optional[int] = ..., beat: _Optional[_Union[WorkerBeat, _Mapping]] = ..., ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., active: _Optional[_Union[WorkerActive, _Mapping]] = ..., step: _Optional[_Union[_common_pb2.StepDone, _Mapping]] = ..., durable: _Optional[_Union[_common_pb2.Durable, _Mapping]] = ..., drained: _Optional[_Union[_common_pb2.Drained, _Mapping]] = ..., finished: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., failed: _Optional[_Union[_common_pb2.Failure, _Mapping]] = ..., evaluation: _Optional[_Union[_common_pb2.EvaluationDone, _Mapping]] = ...) -> None: ...
 
 class WorkerBeat(_message.Message):
     __slots__ = ("step", "in_step_s")
@@ -120,9 +122,11 @@ class WorkerReady(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerActive(_message.Message):
-    __slots__ = ("step", "earlier")
+    __slots__ = ("step", "earlier", "evaluations")
     STEP_FIELD_NUMBER: _ClassVar[int]
     EARLIER_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
     step: int
     earlier: _containers.RepeatedCompositeFieldContainer[_common_pb2.CommittedStep]
-    def __init__(self, step: _Optional[int] = ..., earlier: _Optional[_Iterable[_Union[_common_pb2.CommittedStep, _Mapping]]] = ...) -> None: ...
+    evaluations: _containers.RepeatedCompositeFieldContainer[_common_pb2.EvaluationDone]
+    def __init__(self, step: _Optional[int] = ..., earlier: _Optional[_Iterable[_Union[_common_pb2.CommittedStep, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[_common_pb2.EvaluationDone, _Mapping]]] = ...) -> None: ...
