@@ -213,7 +213,7 @@ def test_m43_the_calls_for_one_reading_are_the_same_with_many_jobs(
     for job in reversed(jobs):  # the first may have come to its end meanwhile
         here.cli.run("cancel", job, check=False)
     for job in jobs:
-        here.wait_over(job)
+        here.wait(job, lambda s: s.is_over)
 
 
 def calls_of_a_reading(here: Installation, num: int = 6) -> dict[str, float]:
