@@ -3,11 +3,12 @@
 import heapq
 
 from varuna_manager.planner.pipeline import Pipeline
-from varuna_runtime.spec.schedule import Arrivals, Op, OpKind, next_op, program
+from varuna_manager.planner.simulate import durations, programs_of
+from varuna_runtime.spec.schedule import Op, OpKind, State, next_op
 
 
-def last_backward_ends(candidate: Pipeline, num_micro: int) -> tuple[float, ...]:
-    """Return when each stage ends its last backward."""
+def stage_ends(candidate: Pipeline, num_micro: int) -> tuple[float, ...]:
+    """Return when each stage ends its last op."""
     return _Replica(candidate, num_micro).run()
 
 
@@ -16,20 +17,9 @@ class _Replica:
         count = len(candidate.stages)
         self.candidate = candidate
         self.last = count - 1
-        self.programs = [
-            program(
-                candidate.schedule,
-                stage=s,
-                num_stages=count,
-                num_micro=num_micro,
-                recompute=candidate.stages[s].recompute,
-            )
-            for s in range(count)
-        ]
-        self.done = [0] * count
+        self.programs = programs_of(candidate, num_micro)
+        self.states = [State.start(todo) for todo in self.programs]
         self.running: list[Op | None] = [None] * count
-        self.acts = [num_micro] + [0] * (count - 1)
-        self.grads = [0] * count
         self.ends = [0.0] * count
         self.link_free: dict[tuple[int, int], float] = {}
         self.events: list[tuple[float, int, str, int]] = []
@@ -39,15 +29,19 @@ class _Replica:
         for stage in range(len(self.programs)):
             self._start(stage, 0.0)
         while self.events:
-            now_s, _, what, stage = heapq.heappop(self.events)
-            if what == "end":
-                self._finish(stage, now_s)
-            elif what == "act":
-                self.acts[stage] += 1
-            else:
-                self.grads[stage] += 1
-            self._start(stage, now_s)
-        assert self.done == [len(ops) for ops in self.programs]
+            now_s, touched = self.events[0][0], set()
+            while self.events and self.events[0][0] == now_s:  # all that happens now, then the choices
+                _, _, what, stage = heapq.heappop(self.events)
+                touched.add(stage)
+                if what == "end":
+                    self._finish(stage, now_s)
+                elif what == "act":
+                    self.states[stage].activations += 1
+                else:
+                    self.states[stage].gradients += 1
+            for stage in sorted(touched):
+                self._start(stage, now_s)
+        assert [state.num_done for state in self.states] == [todo.num_ops for todo in self.programs]
         return tuple(self.ends)
 
     def _push(self, at_s: float, what: str, stage: int) -> None:
@@ -57,27 +51,21 @@ class _Replica:
     def _start(self, stage: int, now_s: float) -> None:
         if self.running[stage] is not None:
             return
-        arrived = Arrivals(activations=self.acts[stage], gradients=self.grads[stage])
-        op = next_op(self.programs[stage], self.done[stage], arrived)
+        op = next_op(self.programs[stage], self.states[stage])
         if op is None:
             return
-        timing = self.candidate.stages[stage]
         self.running[stage] = op
-        self._push(
-            now_s + (timing.backward_s if op.kind is OpKind.BACKWARD else timing.forward_s), "end", stage
-        )
+        self._push(now_s + durations(self.candidate.stages[stage])[op.kind], "end", stage)
 
     def _finish(self, stage: int, now_s: float) -> None:
         op = self.running[stage]
         assert op is not None
         self.running[stage] = None
-        self.done[stage] += 1
+        self.states[stage].finish(self.programs[stage], op)
         self.ends[stage] = now_s
-        if op.kind is OpKind.FORWARD and stage == self.last:
-            self.grads[stage] += 1
-        elif op.kind is OpKind.FORWARD:
+        if op.kind is OpKind.FORWARD and stage < self.last:
             self._message(stage, stage + 1, "act", now_s)
-        elif op.kind is OpKind.BACKWARD and stage > 0:
+        elif op.kind in (OpKind.BACKWARD, OpKind.INPUT) and stage > 0:
             self._message(stage, stage - 1, "grad", now_s)
 
     def _message(self, source: int, target: int, what: str, now_s: float) -> None:

@@ -2,7 +2,7 @@
 
 from varuna_manager.planner import PlanRequest
 from varuna_manager.planner.candidates import shapes
-from varuna_manager.planner.memory import MARGIN, in_flight, peak_bytes, residency
+from varuna_manager.planner.memory import MARGIN, kept, peak_bytes
 from varuna_manager.planner.pipeline import shares
 from varuna_runtime.spec.layout import Plan
 
@@ -35,7 +35,13 @@ def check_memory(asked: PlanRequest, made: Plan) -> None:
     for rank, slot in enumerate(made.placement):
         s = made.layout.stage_of(rank)
         stage = made.stages[s]
-        held = in_flight(made.schedule, stages_left=made.layout.stages - s, num_micro=num_micro)
-        kept = residency(made.batch, replicas=made.layout.replicas, in_flight=held)
-        peak = peak_bytes(shape.work, stage.first, stage.last, kept, recompute=stage.recompute)
+        resident = kept(
+            made.batch,
+            made.schedule,
+            layout=made.layout,
+            stages_left=made.layout.stages - s,
+            num_micro=num_micro,
+            in_flight=stage.in_flight,
+        )
+        peak = peak_bytes(shape.work, stage.first, stage.last, resident, recompute=stage.recompute)
         assert peak * MARGIN <= room[slot.node]

@@ -9,6 +9,7 @@ import numpy as np
 from varuna_manager.planner.cuts import CutTable, intervals
 from varuna_manager.planner.pipeline import Pipeline
 from varuna_manager.planner.workload import Floats, Workload, transfer_s
+from varuna_runtime.spec.layout import ScheduleKind
 from varuna_runtime.spec.profile import LinkCost
 
 SLACK = 1e-9
@@ -18,6 +19,8 @@ SLACK = 1e-9
 def pipeline_bound_s(candidate: Pipeline) -> float:
     """Return a lower bound for a candidate with known cuts."""
     num_micro = max(candidate.micro_batches)
+    if candidate.schedule is ScheduleKind.ZERO_BUBBLE:
+        return _split_bound_s(candidate, num_micro)
     head_s, tail_s, worst_s = 0.0, 0.0, 0.0
     for s, stage in enumerate(candidate.stages):
         if s > 0:
@@ -30,15 +33,28 @@ def pipeline_bound_s(candidate: Pipeline) -> float:
     return worst_s + candidate.agreement_s + optimizer_s
 
 
+def _split_bound_s(candidate: Pipeline, num_micro: int) -> float:
+    """Where backwards are split, W may be done while the last gradient travels."""
+    head_s, worst_s = 0.0, 0.0
+    for s, stage in enumerate(candidate.stages):
+        if s > 0:
+            head_s += candidate.stages[s - 1].forward_s + candidate.boundaries[s - 1].delay_s
+        worst_s = max(worst_s, head_s + num_micro * stage.micro_s + stage.reduction_s)
+    return worst_s + candidate.agreement_s + max(stage.optimizer_s for stage in candidate.stages)
+
+
 class AnyCutBound:
     """Lower bound over all cuts into a number of stages, for one largest share of micro-batches."""
 
-    def __init__(self, work: Workload, num_micro: int) -> None:
+    def __init__(self, work: Workload, num_micro: int, *, is_split: bool = False) -> None:
         self._work = work
         self._num_micro = num_micro
         first, last, valid = intervals(work.num_segments)
         compute = work.compute_s
-        cost = np.where(valid, compute[first] + num_micro * (compute[last] - compute[first]), np.inf)
+        # Both ways to the stage and back, of a split backward only what must come before.
+        way = work.forward_s if is_split else compute
+        self._way = way
+        cost = np.where(valid, way[first] + num_micro * (compute[last] - compute[first]), np.inf)
         self._table = CutTable(work.num_segments, lambda _: cost)
 
     def step_s(self, num_stages: int, *, replicas: int) -> float:
@@ -46,7 +62,7 @@ class AnyCutBound:
         work = self._work
         message_s = min(_message_s(work, link) for link in (work.same_node, work.cross_node))
         hop_s = 2 * (num_stages - 1) * message_s
-        through_s = float(work.compute_s[-1] + (self._num_micro - 1) * np.diff(work.compute_s)[-1]) + hop_s
+        through_s = float(self._way[-1] + (self._num_micro - 1) * np.diff(self._way)[-1]) + hop_s
         latency_s = min(work.same_node.latency_s, work.cross_node.latency_s)
         fixed_s = 2 * latency_s if num_stages * replicas > 1 else 0.0
         return max(self._table.worst(num_stages), through_s) + fixed_s + _optimizer_s(work, num_stages)

@@ -12,7 +12,12 @@ from varuna_runtime.spec.batches import default_virtual_replicas, num_micro_batc
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind
 
-SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE, ScheduleKind.EAGER)
+SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.EAGER, ScheduleKind.WORK_CONSERVING)
+"""What `auto` chooses from, in order of preference: less memory first.
+
+GPipe and Varuna's list are never faster than the work-conserving rule with as many micro-batches in flight;
+zero-bubble is by name only, as no profile tells the two halves of a backward apart.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,15 +28,16 @@ class Candidate:
     pool: SlotPool
     layout: Layout
     schedule: ScheduleKind
+    num_nodes: int
     num_micro: int  # largest share of a replica
     bound_s: float
 
     @property
     def preference(self) -> tuple[int, ...]:
-        """What decides between equally fast ones: fewer nodes, fewer stages, fewer replicas, 1F1B first."""
+        """What decides between equally fast ones: fewer nodes, stages, replicas, then the schedule."""
         layout = self.layout
         order = SCHEDULES.index(self.schedule) if self.schedule in SCHEDULES else len(SCHEDULES)
-        return (self.pool.num_nodes(layout), layout.stages, layout.replicas, order, self.shape)
+        return (self.num_nodes, layout.stages, layout.replicas, order, self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,21 +73,24 @@ def candidates(spec: JobSpec, choices: Sequence[Shape], found: Sequence[SlotPool
 def _of_shape(spec: JobSpec, index: int, shape: Shape, found: Sequence[SlotPool]) -> Iterator[Candidate]:
     most = max((pool.num_slots for pool in found), default=0)
     sizes = sorted({pool.unit_slots for pool in found}, reverse=True)
+    is_split = spec.schedule is ScheduleKind.ZERO_BUBBLE
     bounds: dict[int, AnyCutBound] = {}
     for replicas in _choices(spec.layout.replicas, min(most, shape.batch.virtual_replicas)):
         num_micro = max(shares(shape.batch, replicas))
-        bound = bounds.setdefault(num_micro, AnyCutBound(shape.work, num_micro))
+        if num_micro not in bounds:
+            bounds[num_micro] = AnyCutBound(shape.work, num_micro, is_split=is_split)
         for stages in _choices(spec.layout.stages, min(most // replicas, shape.work.num_segments)):
             layout = Layout(stages=stages, replicas=replicas)
-            bound_s = bound.step_s(stages, replicas=replicas)
-            for pool in (pool_for(layout, found, size) for size in sizes):
-                for schedule in _schedules(spec, stages) if pool is not None else ():
-                    assert pool is not None
+            bound_s = bounds[num_micro].step_s(stages, replicas=replicas)
+            for pool in filter(None, (pool_for(layout, found, size) for size in sizes)):
+                num_nodes = pool.num_nodes(layout)
+                for schedule in _schedules(spec, stages):
                     yield Candidate(
                         shape=index,
                         pool=pool,
                         layout=layout,
                         schedule=schedule,
+                        num_nodes=num_nodes,
                         num_micro=num_micro,
                         bound_s=bound_s,
                     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import isinf
 
 from varuna_manager.planner.candidates import Shape
-from varuna_manager.planner.memory import in_flight, peak_bytes, residency
+from varuna_manager.planner.memory import kept, peak_bytes
 from varuna_manager.planner.request import Explanation, PlanRequest, Rival, StageLine
 from varuna_manager.planner.search import Scored, Searched
 from varuna_runtime.spec.amounts import size
@@ -34,9 +34,14 @@ def explanation(
 
 def _line(best: Scored, shape: Shape, index: int, stage: Stage) -> StageLine:
     work, candidate = shape.work, best.candidate
-    left = candidate.layout.stages - index
-    held = in_flight(candidate.schedule, stages_left=left, num_micro=candidate.num_micro)
-    kept = residency(shape.batch, replicas=candidate.layout.replicas, in_flight=held)
+    resident = kept(
+        shape.batch,
+        candidate.schedule,
+        layout=candidate.layout,
+        stages_left=candidate.layout.stages - index,
+        num_micro=candidate.num_micro,
+        in_flight=stage.in_flight,
+    )
     return StageLine(
         stage=index,
         first=stage.first,
@@ -44,7 +49,7 @@ def _line(best: Scored, shape: Shape, index: int, stage: Stage) -> StageLine:
         recompute=stage.recompute,
         forward_s=float(work.forward_s[stage.last] - work.forward_s[stage.first]),
         backward_s=float(work.backward_s[stage.last] - work.backward_s[stage.first]),
-        memory_bytes=int(peak_bytes(work, stage.first, stage.last, kept, recompute=stage.recompute)),
+        memory_bytes=int(peak_bytes(work, stage.first, stage.last, resident, recompute=stage.recompute)),
     )
 
 

@@ -24,6 +24,7 @@ class StageTiming:
     recompute: bool
     reduction_s: float
     optimizer_s: float
+    in_flight: int = 0  # see `Stage`
 
     @property
     def micro_s(self) -> float:
@@ -113,6 +114,7 @@ def _stage(work: Workload, stage: Stage, peers: LinkCost, *, volume: float, hops
         forward_s=float(work.forward_s[stage.last] - work.forward_s[stage.first]),
         backward_s=float(work.backward_s[stage.last] - work.backward_s[stage.first]),
         recompute=stage.recompute,
+        in_flight=stage.in_flight,
         reduction_s=hops * peers.latency_s + transfer_s(peers, params * volume) if reduces else 0.0,
         optimizer_s=params * work.optimizer_step_s_per_byte,
     )

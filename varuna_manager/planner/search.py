@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import inf
 
 from varuna_manager.planner.bounds import SLACK, pipeline_bound_s
@@ -11,7 +12,12 @@ from varuna_manager.planner.pools import SlotPool
 from varuna_manager.planner.request import PlanRequest
 from varuna_manager.planner.simulate import Simulation, simulate
 from varuna_manager.planner.stages import StageCutter
-from varuna_runtime.spec.layout import Stage
+from varuna_runtime.spec.layout import ScheduleKind, Stage
+
+MOVED_MAX = 128
+"""Stages times micro-batches up to which cuts are moved after the simulation; with more, they matter less."""
+MOVED_GAP = 0.01
+"""Gap between simulation and bound below which no cut is moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +90,33 @@ class _Evaluator:
         stages = self.cutter(candidate).stages(candidate.layout.stages)
         if stages is None:
             return Scored(candidate=candidate, step_s=inf, stages=None, simulation=None)
+        scored, bound_s = self._scored(candidate, stages, best_s)
+        is_small = candidate.layout.stages * candidate.num_micro <= MOVED_MAX
+        if scored.simulation is None or not is_small:
+            return scored
+        while bound_s * (1 + MOVED_GAP) < scored.step_s:
+            better = self._moved(scored, min(best_s, scored.step_s))
+            if better is None:
+                break
+            scored = better
+        return scored
+
+    def _moved(self, scored: Scored, best_s: float) -> Scored | None:
+        """Return the first that is faster with one cut moved by one segment."""
+        assert scored.stages is not None
+        cuts = [stage.last for stage in scored.stages]
+        for at, by in product(range(len(cuts) - 1), (-1, 1)):
+            moved = [*cuts[:at], cuts[at] + by, *cuts[at + 1 :]]
+            stages = self.cutter(scored.candidate).stages_at(moved)
+            if stages is None:
+                continue
+            found, _ = self._scored(scored.candidate, stages, best_s)
+            if found.simulation is not None and found.step_s < scored.step_s * (1 - SLACK):
+                return found
+        return None
+
+    def _scored(self, candidate: Candidate, stages: tuple[Stage, ...], best_s: float) -> tuple[Scored, float]:
+        """Return the candidate with these stages, simulated if it can still win, and its lower bound."""
         shape = self._shapes[candidate.shape]
         timing = pipeline(
             shape.work,
@@ -95,20 +128,20 @@ class _Evaluator:
             stages=stages,
         )
         bound_s = pipeline_bound_s(timing)
-        if bound_s * (1 - SLACK) > best_s:
-            return Scored(candidate=candidate, step_s=bound_s, stages=stages, simulation=None)
-        simulation = simulate(timing)
-        return Scored(candidate=candidate, step_s=simulation.step_s, stages=stages, simulation=simulation)
+        simulation = None if bound_s * (1 - SLACK) > best_s else simulate(timing)
+        step_s = bound_s if simulation is None else simulation.step_s
+        return Scored(candidate=candidate, step_s=step_s, stages=stages, simulation=simulation), bound_s
 
     def cutter(self, candidate: Candidate) -> StageCutter:
         """Return the cutter that all layouts of equal D, schedule, shape and memory share."""
         shape, layout = self._shapes[candidate.shape], candidate.layout
-        key = (candidate.shape, layout.replicas, candidate.schedule, candidate.pool.memory_bytes)
+        depth = layout.stages if candidate.schedule is ScheduleKind.ZERO_BUBBLE else 0
+        key = (candidate.shape, layout.replicas, depth, candidate.schedule, candidate.pool.memory_bytes)
         if key not in self._cutters:
             self._cutters[key] = StageCutter(
                 shape.work,
                 shape.batch,
-                replicas=layout.replicas,
+                layout=layout,
                 schedule=candidate.schedule,
                 num_micro=candidate.num_micro,
                 memory_bytes=candidate.pool.memory_bytes,

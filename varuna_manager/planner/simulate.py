@@ -5,11 +5,12 @@ Links are FIFO in each direction, compute never waits for a send, the first stag
 
 from collections import deque
 from dataclasses import dataclass
-from functools import lru_cache
+from heapq import heappop, heappush
+from math import inf
 
 from varuna_manager.planner.pipeline import Boundary, Pipeline, StageTiming
-from varuna_runtime.spec.layout import ScheduleKind
-from varuna_runtime.spec.schedule import Arrivals, Op, OpKind, next_op, program
+from varuna_runtime.spec.programs import program
+from varuna_runtime.spec.schedule import Op, OpKind, Program, State, next_op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class Simulation:
 
 def simulate(candidate: Pipeline) -> Simulation:
     """Return the predicted step: all replicas, then per-stage reductions, agreement, optimizer."""
-    ends = {n: last_backward_ends(candidate, n) for n in sorted(set(candidate.micro_batches))}
+    ends = {n: stage_ends(candidate, n) for n in sorted(set(candidate.micro_batches))}
     stages = range(len(candidate.stages))
     reduced_s = max(max(end[s] for end in ends.values()) + candidate.stages[s].reduction_s for s in stages)
     return Simulation(
@@ -36,74 +37,114 @@ def simulate(candidate: Pipeline) -> Simulation:
     )
 
 
-def last_backward_ends(candidate: Pipeline, num_micro: int) -> tuple[float, ...]:
-    """Return when each stage of a replica with `num_micro` micro-batches ends its last backward.
+def programs_of(candidate: Pipeline, num_micro: int) -> tuple[Program, ...]:
+    """Return the programs of a replica with `num_micro` micro-batches."""
+    return tuple(
+        program(
+            candidate.schedule,
+            stage=s,
+            num_stages=len(candidate.stages),
+            num_micro=num_micro,
+            recompute=timing.recompute,
+            in_flight=timing.in_flight,
+        )
+        for s, timing in enumerate(candidate.stages)
+    )
 
-    Programs are static, so an op starts as soon as the previous one and its message are there: one pass over
-    the ops in dependency order gives the same times as an event queue. Raises ValueError on a deadlock.
+
+@dataclass(frozen=True, slots=True)
+class TimedOp:
+    """An op of a simulated step and when it runs, in seconds from the start of the step."""
+
+    op: Op
+    start_s: float
+    end_s: float
+
+
+def stage_ends(candidate: Pipeline, num_micro: int) -> tuple[float, ...]:
+    """Return when each stage of a replica with `num_micro` micro-batches ends its last op."""
+    return tuple(stage.free_s for stage in _run(candidate, num_micro))
+
+
+def timeline(candidate: Pipeline, num_micro: int) -> tuple[tuple[TimedOp, ...], ...]:
+    """Return what each stage of such a replica runs, in order."""
+    return tuple(
+        tuple(
+            TimedOp(op, end_s - duration_s, end_s)
+            for op, end_s in stage.ran
+            for duration_s in (stage.duration_s[op.kind],)
+        )
+        for stage in _run(candidate, num_micro)
+    )
+
+
+def _run(candidate: Pipeline, num_micro: int) -> list["_StageRun"]:
+    """Run all stages of one replica.
+
+    Stages choose in order of time: when an op ends and, while idle, when a message comes. Raises ValueError
+    on a deadlock.
     """
-    stages = [_StageRun(candidate, s, num_micro) for s in range(len(candidate.stages))]
-    pending = deque(range(len(stages)))
-    while pending:
-        at = pending.popleft()
-        for neighbour in stages[at].run(stages):
-            if neighbour not in pending:
-                pending.append(neighbour)
-    stuck = [s for s, stage in enumerate(stages) if stage.done < len(stage.ops)]
+    programs = programs_of(candidate, num_micro)
+    stages = [_StageRun(todo, timing) for todo, timing in zip(programs, candidate.stages, strict=True)]
+    down = [_Channel(boundary) for boundary in candidate.boundaries]
+    up = [_Channel(boundary) for boundary in candidate.boundaries]
+    due = [(0.0, s) for s in range(len(stages))]
+    while due:
+        now_s, s = heappop(due)
+        stage = stages[s]
+        if now_s != stage.due_s:
+            continue  # it was told to look earlier
+        op = stage.choose(now_s)
+        if op is not None and op.kind is OpKind.FORWARD and s < len(down):
+            stages[s + 1].hear(down[s].send(stage.free_s), stages[s + 1].activations, due, s + 1)
+        elif op is not None and op.kind in (OpKind.BACKWARD, OpKind.INPUT) and s > 0:
+            stages[s - 1].hear(up[s - 1].send(stage.free_s), stages[s - 1].gradients, due, s - 1)
+        if stage.due_s < inf:
+            heappush(due, (stage.due_s, s))
+    stuck = [s for s, stage in enumerate(stages) if stage.state.num_done < stage.todo.num_ops]
     if stuck:
         raise ValueError(f"the schedule dead-locks: stages {stuck} wait for ever")
-    return tuple(stage.free_s for stage in stages)
+    return stages
 
 
 class _StageRun:
-    """Progress of one stage: message arrival times, known in order, and the time it is free."""
+    """One stage: `activations` and `gradients` are the times of messages it does not know of yet."""
 
-    def __init__(self, candidate: Pipeline, stage: int, num_micro: int) -> None:
-        timing = candidate.stages[stage]
-        count = len(candidate.stages)
-        self.ops = _ops(candidate.schedule, stage, count, num_micro, timing.recompute)
-        self.done = 0
+    def __init__(self, todo: Program, timing: StageTiming) -> None:
+        self.todo = todo
+        self.state = State.start(todo)
+        self.activations: deque[float] = deque()
+        self.gradients: deque[float] = deque()
         self.free_s = 0.0
-        self._index, self._is_last = stage, stage == count - 1
-        self._duration_s = _durations(timing)
-        self.activations = [0.0] * num_micro if stage == 0 else []
-        self.gradients: list[float] = []
-        self._down = None if self._is_last else _Channel(candidate.boundaries[stage])
-        self._up = None if stage == 0 else _Channel(candidate.boundaries[stage - 1])
+        self.due_s = 0.0  # when it looks next; infinity while it waits for what was not sent yet
+        self.duration_s = durations(timing)
+        self.ran: list[tuple[Op, float]] = []  # with the time each ends
 
-    def run(self, stages: list["_StageRun"]) -> set[int]:
-        """Run every op whose message time is known; return the stages that got messages."""
-        woken: set[int] = set()
-        while (op := next_op(self.ops, self.done, self._arrived())) is not None:
-            self.free_s = max(self.free_s, self._available_s(op)) + self._duration_s[op.kind]
-            self.done += 1
-            target = self._emit(op, stages)
-            if target is not None:
-                woken.add(target)
-        return woken
+    def choose(self, now_s: float) -> Op | None:
+        """Start an op if there is one; the next look is at its end, else at the next message."""
+        state = self.state
+        while self.activations and self.activations[0] <= now_s:
+            self.activations.popleft()
+            state.activations += 1
+        while self.gradients and self.gradients[0] <= now_s:
+            self.gradients.popleft()
+            state.gradients += 1
+        op = next_op(self.todo, state)
+        if op is None:
+            self.due_s = min([*list(self.activations)[:1], *list(self.gradients)[:1]], default=inf)
+            return None
+        state.finish(self.todo, op)
+        self.free_s = self.due_s = now_s + self.duration_s[op.kind]
+        self.ran.append((op, self.free_s))
+        return op
 
-    def _arrived(self) -> Arrivals:
-        return Arrivals(activations=len(self.activations), gradients=len(self.gradients))
-
-    def _available_s(self, op: Op) -> float:
-        match op.kind:
-            case OpKind.FORWARD:
-                return self.activations[op.micro]
-            case OpKind.BACKWARD:
-                return self.gradients[op.micro]
-            case OpKind.RECOMPUTE:
-                return 0.0
-
-    def _emit(self, op: Op, stages: list["_StageRun"]) -> int | None:
-        if op.kind is OpKind.FORWARD and self._is_last:
-            self.gradients.append(self.free_s)
-        elif op.kind is OpKind.FORWARD and self._down is not None:
-            stages[self._index + 1].activations.append(self._down.send(self.free_s))
-            return self._index + 1
-        elif op.kind is OpKind.BACKWARD and self._up is not None:
-            stages[self._index - 1].gradients.append(self._up.send(self.free_s))
-            return self._index - 1
-        return None
+    def hear(self, at_s: float, of: deque[float], due: list[tuple[float, int]], index: int) -> None:
+        """Let a message arrive at `at_s`; an idle stage looks then."""
+        of.append(at_s)
+        look_s = max(at_s, self.free_s)
+        if look_s < self.due_s:
+            self.due_s = look_s
+            heappush(due, (look_s, index))
 
 
 class _Channel:
@@ -119,16 +160,15 @@ class _Channel:
         return self._free_s + self._boundary.latency_s
 
 
-@lru_cache(maxsize=4096)
-def _ops(kind: ScheduleKind, stage: int, num_stages: int, num_micro: int, recompute: bool) -> tuple[Op, ...]:
-    return program(kind, stage=stage, num_stages=num_stages, num_micro=num_micro, recompute=recompute)
-
-
-def _durations(timing: StageTiming) -> dict[OpKind, float]:
+def durations(timing: StageTiming) -> dict[OpKind, float]:
+    """Return the seconds of each op of a stage; I and W are taken as halves of B."""
+    half_s = timing.backward_s / 2
     return {
         OpKind.FORWARD: timing.forward_s,
         OpKind.RECOMPUTE: timing.forward_s,
         OpKind.BACKWARD: timing.backward_s,
+        OpKind.INPUT: half_s,
+        OpKind.WEIGHT: timing.backward_s - half_s,
     }
 
 

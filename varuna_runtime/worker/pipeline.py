@@ -1,7 +1,7 @@
-"""Executes a stage's program over the link: receive, ready-rule, op, send; it never ends a step."""
+"""Executes a stage's program over the link: count arrivals, choose, op, send; it never ends a step."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +10,9 @@ from torch.utils import _pytree as pytree
 
 from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import Plan
+from varuna_runtime.spec.programs import program
 from varuna_runtime.spec.rng import inputs_key
-from varuna_runtime.spec.schedule import Arrivals, Op, OpKind, next_op, program
+from varuna_runtime.spec.schedule import Op, OpKind, State, awaited, next_op
 from varuna_runtime.worker.data import SampleSource
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.randomness import seed_generators
@@ -19,6 +20,7 @@ from varuna_runtime.worker.signals import PROGRESSED, Stepping, Waiting
 from varuna_runtime.worker.stage import MicroBatch, StageRunner
 from varuna_runtime.worker.training import ResolvedTraining, Training
 
+_Backward = Callable[[MicroBatch, Sequence[Tensor | None] | None], tuple[Tensor | None, ...]]
 _NO_GRADIENT = torch.empty(0, dtype=torch.bool)  # stands for None on the wire; no gradient is boolean
 
 
@@ -45,33 +47,47 @@ class Pipeline:
         self._after = link.rank + 1 if self._stage < layout.stages - 1 else None
         self._activations: deque[tuple[Tensor, ...]] = deque()
         self._gradients: deque[tuple[Tensor, ...]] = deque()
+        self._is_end = self._before is None or self._after is None
+        self._ahead: tuple[Any, tuple[Tensor, ...]] | None = None
+        self.realised: list[Op] = []  # what the last step ran, in order
 
     def run(self, micros: Sequence[MicroBatch]) -> Stepping[None]:
         """Run this stage's ops on this replica's micro-batches of one step."""
-        ops = program(
+        stage = self._plan.stages[self._stage]
+        todo = program(
             self._plan.schedule,
             stage=self._stage,
             num_stages=self._plan.layout.stages,
             num_micro=len(micros),
-            recompute=self._plan.stages[self._stage].recompute,
+            recompute=stage.recompute,
+            in_flight=stage.in_flight,
         )
-        forwards = backwards = 0
-        for done in range(len(ops)):
-            while (op := next_op(ops, done, self._arrivals(len(micros), forwards, backwards))) is None:
-                yield Waiting(f"{ops[done]} of stage {self._stage}")
+        state = State.start(todo)
+        self.realised = []
+        self._ahead = None
+        for _ in range(todo.num_ops):
+            self._collect(state)
+            while (op := next_op(todo, state)) is None:
+                if self._reads_ahead(micros, state.forwards):
+                    yield PROGRESSED
+                else:
+                    yield Waiting(awaited(todo, state))
+                self._collect(state)
             self._execute(op, micros[op.micro])
-            forwards += op.kind is OpKind.FORWARD
-            backwards += op.kind is OpKind.BACKWARD
+            state.finish(todo, op)
+            self.realised.append(op)
             yield PROGRESSED
 
-    def _arrivals(self, num_micro: int, forwards: int, backwards: int) -> Arrivals:
-        """Collect what the neighbours sent; at the ends, data and losses count as arrived."""
-        _collect(self._link, self._before, "activations", self._activations)
-        _collect(self._link, self._after, "gradients", self._gradients)
-        return Arrivals(
-            activations=num_micro if self._before is None else forwards + len(self._activations),
-            gradients=forwards if self._after is None else backwards + len(self._gradients),
-        )
+    def _collect(self, state: State) -> None:
+        """Take and count what the neighbours sent."""
+        if self._before is not None:
+            while (message := self._link.poll(self._before, "activations")) is not None:
+                self._activations.append(message)
+                state.activations += 1
+        if self._after is not None:
+            while (message := self._link.poll(self._after, "gradients")) is not None:
+                self._gradients.append(message)
+                state.gradients += 1
 
     def _execute(self, op: Op, micro: MicroBatch) -> None:
         match op.kind:
@@ -80,23 +96,39 @@ class Pipeline:
             case OpKind.RECOMPUTE:
                 self._runner.recompute(micro)
             case OpKind.BACKWARD:
-                self._backward(micro)
+                self._backward(micro, self._runner.backward)
+            case OpKind.INPUT:
+                self._backward(micro, self._runner.backward_input)
+            case OpKind.WEIGHT:
+                self._runner.backward_weight(micro)
 
     def _forward(self, micro: MicroBatch) -> None:
-        is_end = self._before is None or self._after is None
-        batch, chosen = self._batch(micro) if is_end else (None, ())
+        batch, chosen = self._data(micro)
         inputs = chosen if self._before is None else self._activations.popleft()
         outputs = self._runner.forward(micro, inputs, batch if self._after is None else None)
         if self._after is not None:
             self._link.send(self._after, "activations", outputs)
 
-    def _backward(self, micro: MicroBatch) -> None:
+    def _backward(self, micro: MicroBatch, backward: _Backward) -> None:
         received = None if self._after is None else self._gradients.popleft()
         gradients = None if received is None else [None if g.dtype is torch.bool else g for g in received]
-        found = self._runner.backward(micro, gradients)
+        found = backward(micro, gradients)
         if self._before is not None:
             message = tuple(_NO_GRADIENT if g is None else g for g in found)
             self._link.send(self._before, "gradients", message)
+
+    def _reads_ahead(self, micros: Sequence[MicroBatch], forwards: int) -> bool:
+        """Read the next forward's data while no op is ready; False if there is nothing to read."""
+        if not self._is_end or self._ahead is not None or forwards == len(micros):
+            return False
+        self._ahead = self._batch(micros[forwards])
+        return True
+
+    def _data(self, micro: MicroBatch) -> tuple[Any, tuple[Tensor, ...]]:
+        if not self._is_end:
+            return None, ()
+        ahead, self._ahead = self._ahead, None
+        return ahead or self._batch(micro)
 
     def _batch(self, micro: MicroBatch) -> tuple[Any, tuple[Tensor, ...]]:
         """Return the micro-batch and the model's inputs.
@@ -114,8 +146,3 @@ class Pipeline:
                 inputs_key(seed=self._seed, step=micro.step, micro_batch=micro.index), self._device
             )
         return batch, self._training.model_inputs(batch)
-
-
-def _collect(link: Link, source: int | None, tag: str, into: deque[tuple[Tensor, ...]]) -> None:
-    while source is not None and (message := link.poll(source, tag)) is not None:
-        into.append(message)

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from varuna_runtime.spec.errors import ModelRefused
 from varuna_runtime.spec.job import Precision
+from varuna_runtime.worker.bits import difference
 from varuna_runtime.worker.purity import Look, Watch
 from varuna_runtime.worker.randomness import seed_generators
+from varuna_runtime.worker.split import Owed, backward_input, backward_weight
 
 R = TypeVar("R")
 _ALIGNMENT = 64  # bytes; what torch's allocators give at least
@@ -71,6 +73,8 @@ class SegmentRunner:
         self.module = module
         self.names = names
         self.parameters = tuple((names[local], p) for local, p in _in_order(module, names) if p.requires_grad)
+        self._trained = tuple(p for _, p in self.parameters)
+        self._may_split: bool | None = None  # unknown before the first backward
         self.device = device
         self._precision = precision
         self._watch = Watch(module) if forbid_mutation else None
@@ -110,23 +114,43 @@ class SegmentRunner:
 
     def backward(self, frame: Frame, gradients: Sequence[Tensor | None]) -> Gradients:
         """Return the gradients of the inputs and the trainable parameters; frees the frame's graph."""
-        roots = [
-            (output, _as_received(gradient))
-            for output, gradient in zip(frame.outputs, gradients, strict=True)
-            if gradient is not None and output.requires_grad
-        ]
-        wanted = [t for t in frame.inputs if t.requires_grad]
-        num_inputs = len(wanted)
-        wanted += [p for _, p in self.parameters]
+        outputs, seeds = _roots(frame, gradients)
+        leaves = [t for t in frame.inputs if t.requires_grad]
+        wanted = [*leaves, *self._trained]
         found: Sequence[Tensor | None] = [None] * len(wanted)
-        if roots and wanted:
-            outputs, seeds = zip(*roots, strict=True)
+        if outputs and wanted:
             found = torch.autograd.grad(outputs, wanted, seeds, allow_unused=True)
-        of_inputs = iter(found[:num_inputs])
         return Gradients(
-            inputs=tuple(next(of_inputs) if t.requires_grad else None for t in frame.inputs),
-            parameters=tuple(map(_dense, found[num_inputs:])),
+            inputs=_in_place(frame, found[: len(leaves)]),
+            parameters=tuple(map(_dense, found[len(leaves) :])),
         )
+
+    def backward_input(
+        self, frame: Frame, gradients: Sequence[Tensor | None]
+    ) -> tuple[tuple[Tensor | None, ...], Owed]:
+        """Return the gradients of the inputs, and what `backward_weight` needs; see `split`.
+
+        The first one after a start does the whole and both passes; the segment is split from then on only if
+        the bits are equal. A hook on a tensor runs in both passes, say, and may tell its calls apart.
+        """
+        outputs, seeds = _roots(frame, gradients)
+        leaves = [t for t in frame.inputs if t.requires_grad]
+        wanted = [*leaves, *self._trained]
+        if not outputs or not wanted:
+            return (None,) * len(frame.inputs), Owed(self._trained, [None] * len(self._trained), [])
+        if self._may_split:
+            found, owed = backward_input(outputs, seeds, leaves, self._trained)
+            return _in_place(frame, found), owed
+        is_new = self._may_split is None
+        whole = torch.autograd.grad(outputs, wanted, seeds, allow_unused=True, retain_graph=is_new)
+        if is_new:
+            found, owed = backward_input(outputs, seeds, leaves, self._trained)
+            self._may_split = difference([*found, *backward_weight(owed)], list(whole)) is None
+        return _in_place(frame, whole[: len(leaves)]), Owed(self._trained, whole[len(leaves) :], [])
+
+    def backward_weight(self, owed: Owed) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the trainable parameters; frees what is left of the graph."""
+        return tuple(map(_dense, backward_weight(owed)))
 
     def _called(self, given: tuple[Tensor, ...]) -> object:
         try:
@@ -173,6 +197,22 @@ def in_eval_mode(module: nn.Module) -> Iterator[None]:
     finally:
         for part, was_training in modes:
             part.training = was_training
+
+
+def _roots(frame: Frame, gradients: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the outputs that got a gradient, and what they got."""
+    outputs, seeds = [], []
+    for output, gradient in zip(frame.outputs, gradients, strict=True):
+        if gradient is not None and output.requires_grad:
+            outputs.append(output)
+            seeds.append(_as_received(gradient))
+    return outputs, seeds
+
+
+def _in_place(frame: Frame, found: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """Return the gradients of all inputs, given those of the inputs that require one."""
+    of_leaves = iter(found)
+    return tuple(next(of_leaves) if t.requires_grad else None for t in frame.inputs)
 
 
 def _dense(gradient: Tensor | None) -> Tensor | None:

@@ -12,6 +12,7 @@ from varuna_runtime.spec.rng import forward_key
 from varuna_runtime.worker.accumulate import Accumulator
 from varuna_runtime.worker.buffers import StatisticsFold
 from varuna_runtime.worker.segment import Frame, SegmentRunner
+from varuna_runtime.worker.split import Owed
 
 Loss = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor]]
 
@@ -55,7 +56,8 @@ class StageRunner:
         self._seed = seed
         self._recompute = recompute
         self._loss = loss
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _Held] = {}  # by index of micro-batch
+        self._owed: dict[int, list[Owed]] = {}  # last segment first
         self._losses: list[tuple[Tensor, Tensor]] = []
         self.loss_scale = 1.0  # of the gradients, not of the recorded losses
         self._on_done: Callable[[int], None] | None = None
@@ -70,6 +72,7 @@ class StageRunner:
         self._on_done = on_done
         self._last_virtual = owned[-1] if owned else None
         self._held.clear()
+        self._owed.clear()
         self._losses.clear()
         for accumulator in (a for of_segment in self._accumulators for a in of_segment):
             accumulator.start(virtual, owned)
@@ -96,12 +99,32 @@ class StageRunner:
         """
         frames = self._held.pop(micro.index).frames
         if gradients is None:
-            gradients = tuple(torch.ones_like(loss_sum) * self.loss_scale for loss_sum in frames[-1].outputs)
+            gradients = self._seeds(frames[-1])
         for position in reversed(range(len(self._segments))):
             found = self._segments[position].backward(frames.pop(), gradients)
             self._add(position, micro, found.parameters)
             gradients = found.inputs
         return tuple(gradients)
+
+    def backward_input(
+        self, micro: MicroBatch, gradients: Sequence[Tensor | None] | None
+    ) -> tuple[Tensor | None, ...]:
+        """Run I: like `backward`, but leave the parameters' gradients to W."""
+        frames = self._held.pop(micro.index).frames
+        if gradients is None:
+            gradients = self._seeds(frames[-1])
+        owed: list[Owed] = []
+        for segment in reversed(self._segments):
+            gradients, rest = segment.backward_input(frames.pop(), gradients)
+            owed.append(rest)
+        self._owed[micro.index] = owed
+        return tuple(gradients)
+
+    def backward_weight(self, micro: MicroBatch) -> None:
+        """Run W: find the parameters' gradients that I left, and add them up."""
+        owed = self._owed.pop(micro.index)
+        for position in reversed(range(len(self._segments))):
+            self._add(position, micro, self._segments[position].backward_weight(owed.pop(0)))
 
     def losses(self) -> Tensor:
         """Return `(micro-batches, 2)` float64: loss sums and weights in order; for the last stage."""
@@ -109,6 +132,9 @@ class StageRunner:
             return torch.empty((0, 2), dtype=torch.float64)
         columns = [torch.stack(column).double() for column in zip(*self._losses, strict=True)]
         return torch.stack(columns, dim=1).cpu()
+
+    def _seeds(self, frame: Frame) -> tuple[Tensor, ...]:
+        return tuple(torch.ones_like(loss_sum) * self.loss_scale for loss_sum in frame.outputs)
 
     def _add(self, position: int, micro: MicroBatch, gradients: Sequence[Tensor | None]) -> None:
         for accumulator in self._accumulators[position]:

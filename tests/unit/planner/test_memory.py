@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from itertools import accumulate, product
 
 import pytest
@@ -5,10 +6,12 @@ import pytest
 from tests.support.planning import GIB, job, nodes, planned, profile, request, segment
 from tests.support.planning_checks import check_invariants
 from varuna_manager.planner import PlannableNode
-from varuna_manager.planner.memory import in_flight, peak_bytes, residency
+from varuna_manager.planner.memory import Residency, kept, peak_bytes, residency
+from varuna_manager.planner.pipeline import Boundary, Pipeline, StageTiming
+from varuna_manager.planner.simulate import TimedOp, timeline
 from varuna_manager.planner.workload import workload
-from varuna_runtime.spec.layout import BatchShape, ScheduleKind
-from varuna_runtime.spec.schedule import OpKind, program
+from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind
+from varuna_runtime.spec.schedule import OpKind
 
 COSTS = [segment(saved_bytes=1000, output_bytes=10, param_bytes=100) for _ in range(4)]
 
@@ -24,36 +27,89 @@ def batch(virtual_replicas: int) -> BatchShape:
 def test_gradient_copies_are_the_sums_of_the_tree_one_in_progress_and_one_to_exchange(
     virtual: int, replicas: int, copies: int
 ) -> None:
-    assert residency(batch(virtual), replicas=replicas, in_flight=1).gradient_copies == copies
+    assert residency(batch(virtual), replicas=replicas, held=1).gradient_copies == copies
 
 
 def test_gpipe_holds_every_micro_batch_and_1f1b_at_most_the_stages_left() -> None:
-    assert in_flight(ScheduleKind.GPIPE, stages_left=2, num_micro=9) == 9
-    assert in_flight(ScheduleKind.ONE_F_ONE_B, stages_left=2, num_micro=9) == 2
-    assert in_flight(ScheduleKind.ONE_F_ONE_B, stages_left=4, num_micro=1) == 1
+    assert held(ScheduleKind.GPIPE, stages_left=2, num_micro=9).held == 9
+    assert held(ScheduleKind.ONE_F_ONE_B, stages_left=2, num_micro=9).held == 2
+    assert held(ScheduleKind.ONE_F_ONE_B, stages_left=4, num_micro=1).held == 1
+    assert held(ScheduleKind.WORK_CONSERVING, stages_left=2, num_micro=9, in_flight=4).held == 4
+
+
+def test_a_split_backward_holds_what_it_owes_and_recomputed_ones_too() -> None:
+    resident = held(ScheduleKind.ZERO_BUBBLE, stages_left=2, num_micro=90)
+    assert (resident.held, resident.recomputed) == (3 + 8, 1 + 8)
+
+
+def held(
+    schedule: ScheduleKind, *, stages_left: int, num_micro: int, in_flight: int = 0, stages: int = 4
+) -> Residency:
+    return kept(
+        batch(1),
+        schedule,
+        layout=Layout(stages=stages, replicas=1),
+        stages_left=stages_left,
+        num_micro=num_micro,
+        in_flight=in_flight,
+    )
 
 
 @pytest.mark.parametrize("schedule", list(ScheduleKind))
-def test_what_a_stage_is_thought_to_hold_is_what_its_program_holds(schedule: ScheduleKind) -> None:
-    for num_stages, num_micro in product(range(1, 5), range(1, 8)):
-        for stage in range(num_stages):
-            ops = program(schedule, stage=stage, num_stages=num_stages, num_micro=num_micro, recompute=True)
-            change = {OpKind.FORWARD: 1, OpKind.RECOMPUTE: 0, OpKind.BACKWARD: -1}
-            peak = max(accumulate(change[op.kind] for op in ops))
-            assert in_flight(schedule, stages_left=num_stages - stage, num_micro=num_micro) == peak
+@pytest.mark.parametrize("recompute", [False, True])
+def test_no_simulated_stage_holds_more_than_memory_is_planned_for(
+    schedule: ScheduleKind, recompute: bool
+) -> None:
+    for num_stages, num_micro, in_flight in product(range(1, 5), range(1, 8), (0, 2)):
+        stages = [timing(recompute=recompute, in_flight=in_flight) for _ in range(num_stages)]
+        link = Boundary(serial_s=0.25, latency_s=3.0)
+        asked = Pipeline(
+            schedule=schedule,
+            stages=tuple(stages),
+            boundaries=(link,) * (num_stages - 1),
+            micro_batches=(num_micro,),
+            agreement_s=0.0,
+        )
+        for s, ran in enumerate(timeline(asked, num_micro)):
+            planned_for = held(
+                schedule,
+                stages_left=num_stages - s,
+                num_micro=num_micro,
+                in_flight=in_flight,
+                stages=num_stages,
+            )
+            ends = OpKind.WEIGHT if schedule is ScheduleKind.ZERO_BUBBLE else OpKind.BACKWARD
+            assert peak(ran, OpKind.FORWARD, ends) <= planned_for.held
+            assert peak(ran, OpKind.RECOMPUTE, ends) <= planned_for.recomputed
+
+
+def timing(*, recompute: bool, in_flight: int) -> StageTiming:
+    return StageTiming(
+        forward_s=1.0,
+        backward_s=2.0,
+        recompute=recompute,
+        reduction_s=0.0,
+        optimizer_s=0.0,
+        in_flight=in_flight,
+    )
+
+
+def peak(ran: Sequence[TimedOp], begins: OpKind, ends: OpKind) -> int:
+    change = {begins: 1, ends: -1}
+    return max(accumulate(change.get(one.op.kind, 0) for one in ran))
 
 
 def test_the_peak_is_the_sum_of_its_parts() -> None:
     work = workload(profile(COSTS), 2)
-    kept = residency(batch(1), replicas=1, in_flight=3)
+    resident = residency(batch(1), replicas=1, held=3)
     # Two segments: 3 x 200 parameters and gradients, 400 optimizer, messages 2 x (10 + 10).
     fixed = 3 * 200 + 400 + 40
-    assert peak_bytes(work, 1, 3, kept, recompute=False) == fixed + 3 * (2000 + 10)
-    assert peak_bytes(work, 1, 3, kept, recompute=True) == fixed + 3 * 10 + 2000
+    assert peak_bytes(work, 1, 3, resident, recompute=False) == fixed + 3 * (2000 + 10)
+    assert peak_bytes(work, 1, 3, resident, recompute=True) == fixed + 3 * 10 + 2000
 
 
 def test_activations_scale_with_the_micro_batch_and_parameters_do_not() -> None:
-    kept = residency(batch(1), replicas=1, in_flight=1)
+    kept = residency(batch(1), replicas=1, held=1)
     small, large = (workload(profile(COSTS), size) for size in (2, 4))
     grown = peak_bytes(large, 1, 2, kept, recompute=False) - peak_bytes(small, 1, 2, kept, recompute=False)
     assert grown == 1000 + 10 + 2 * (10 + 10)

@@ -55,12 +55,27 @@ def test_a_stage_recomputes_only_where_it_does_not_fit_otherwise() -> None:
     assert tight.predicted_step_s > loose.predicted_step_s
 
 
-def test_gpipe_is_left_when_its_stashes_do_not_fit() -> None:
-    costs = [segment(saved_bytes=100 * 2**20, output_bytes=90 * 2**20) for _ in range(2)]
-    spec = job(layout={"stages": 2, "replicas": 1}, virtual_replicas=1)
-    made, why = planned(request(spec, costs, nodes(2, memory_bytes=GIB)))
-    assert made.schedule is not ScheduleKind.GPIPE
-    assert any(rival.schedule == "gpipe" and rival.predicted_step_s == inf for rival in why.rivals)
+def test_a_schedule_is_left_when_its_stashes_do_not_fit() -> None:
+    costs = [segment(saved_bytes=10 * 2**20, output_bytes=200 * 2**20) for _ in range(3)]
+    spec = job(layout={"stages": 3, "replicas": 1}, virtual_replicas=1)
+    made, why = planned(request(spec, costs, nodes(3, memory_bytes=1400 * 2**20)))
+    assert made.schedule is ScheduleKind.ONE_F_ONE_B
+    unfit = [rival.schedule for rival in why.rivals if rival.predicted_step_s == inf]
+    assert unfit == ["eager-1f1b"]  # one line a layout
+
+
+def test_a_rule_holds_as_many_micro_batches_as_there_is_memory_for() -> None:
+    costs = [segment(saved_bytes=10 * 2**20, output_bytes=5 * 2**20) for _ in range(2)]
+    spec = job(layout={"stages": 2, "replicas": 1}, schedule="work-conserving", virtual_replicas=1)
+    caps = []
+    for memory_bytes in (100, 200, 300, 900):
+        asked = request(spec, costs, nodes(2, memory_bytes=memory_bytes * 2**20))
+        made, _ = planned(asked)
+        check_invariants(asked, made)
+        assert made.stages[0].recompute is False
+        caps.append(made.stages[0].in_flight)
+    assert 3 <= caps[0] < caps[1] < caps[2] < 32
+    assert caps[3] == 0
 
 
 def test_the_small_node_stays_idle_when_a_stage_does_not_fit_on_it() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.planning import FREE_LINK, KIND, UNEVEN, job, nodes, planned, profile, request, segment
 from tests.support.planning_checks import check_invariants
 from varuna_manager.planner import PlannableNode, PlanRequest, plan
-from varuna_manager.planner.candidates import shapes
+from varuna_manager.planner.candidates import SCHEDULES, shapes
 from varuna_manager.planner.pipeline import pipeline
 from varuna_manager.planner.pools import pools
 from varuna_manager.planner.search import search
@@ -93,7 +93,7 @@ def test_pruning_by_bounds_loses_nothing(asked: PlanRequest) -> None:
     pinned = [
         step_s(replace(single, spec=pin(single, layout, schedule)))
         for layout in layouts(single)
-        for schedule in ScheduleKind
+        for schedule in SCHEDULES
     ]
     assert step_s(single) == pytest.approx(min(pinned), rel=1e-8)
 
@@ -140,7 +140,7 @@ def every_cut_s(asked: PlanRequest, layout: Layout) -> float:
             )
         ).step_s
         for inner in combinations(range(1, last), layout.stages - 1)
-        for schedule in ScheduleKind
+        for schedule in SCHEDULES
     ]
     return min(steps)
 

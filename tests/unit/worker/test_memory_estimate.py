@@ -11,10 +11,10 @@ from torch.profiler import ProfilerActivity
 from tests.support import toys
 from tests.support.fleet import settings_of
 from tests.support.planning import job
-from varuna_manager.planner.memory import MARGIN, Residency, in_flight, peak_bytes, residency
+from varuna_manager.planner.memory import MARGIN, kept, peak_bytes, residency
 from varuna_manager.planner.workload import Workload, workload
 from varuna_runtime.partition import PartitionedModel, cut
-from varuna_runtime.spec.layout import BatchShape, ScheduleKind, Stage
+from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind, Stage
 from varuna_runtime.worker.build import build_stage
 from varuna_runtime.worker.profiling import measure
 from varuna_runtime.worker.stage import MicroBatch
@@ -52,9 +52,14 @@ def measured() -> tuple[Training, PartitionedModel, Workload]:
 
 
 def estimate(work: Workload, stage: Stage, stages_left: int) -> float:
-    held = in_flight(ScheduleKind.ONE_F_ONE_B, stages_left=stages_left, num_micro=NUM_MICRO)
-    kept = residency(BATCH, replicas=1, in_flight=held)
-    return float(peak_bytes(work, stage.first, stage.last, kept, recompute=stage.recompute))
+    resident = kept(
+        BATCH,
+        ScheduleKind.ONE_F_ONE_B,
+        layout=Layout(stages=len(EDGES) - 1, replicas=1),
+        stages_left=stages_left,
+        num_micro=NUM_MICRO,
+    )
+    return float(peak_bytes(work, stage.first, stage.last, resident, recompute=stage.recompute))
 
 
 def allocated_peak(training: Training, model: PartitionedModel, stage: Stage, held: int) -> int:
@@ -122,14 +127,13 @@ def test_the_estimate_never_falls_with_more_micro_batches_or_more_of_them_in_fli
         in_m = [[_peak(work, schedule, left, m, recompute) for m in range(1, 12)] for left in range(1, 6)]
         assert all(row == sorted(row) for row in in_m)
         assert all(list(column) == sorted(column) for column in zip(*in_m, strict=True))
-        held = [float(peak_bytes(work, 2, 5, _kept(n), recompute=recompute)) for n in range(1, 12)]
+        each = (residency(BATCH, replicas=1, held=n) for n in range(1, 12))
+        held = [float(peak_bytes(work, 2, 5, one, recompute=recompute)) for one in each]
         assert held == sorted(set(held))
 
 
 def _peak(work: Workload, schedule: ScheduleKind, left: int, num_micro: int, recompute: bool) -> float:
-    held = in_flight(schedule, stages_left=left, num_micro=num_micro)
-    return float(peak_bytes(work, 2, 5, _kept(held), recompute=recompute))
-
-
-def _kept(held: int) -> Residency:
-    return residency(BATCH, replicas=1, in_flight=held)
+    resident = kept(
+        BATCH, schedule, layout=Layout(stages=5, replicas=1), stages_left=left, num_micro=num_micro
+    )
+    return float(peak_bytes(work, 2, 5, resident, recompute=recompute))
