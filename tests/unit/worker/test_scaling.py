@@ -117,10 +117,10 @@ class BurstingRows(toys.Rows):
         return x, (torch.full_like(y, 60.0) if index == BURST_ROW else y)
 
 
-def bursting(layout: str, **changes: Any) -> Fleet:
+def bursting(layout: str, **options: Any) -> Fleet:
     rows = BurstingRows(toys.regression_rows()._make, 22)
-    training = toys.mlp_training(loss=bursting_loss, dataset=rows, shuffle=False, **changes)
-    return Fleet(training, layout, precision=Precision.FP16)
+    training = toys.mlp_training(loss=bursting_loss, dataset=rows, shuffle=False)
+    return Fleet(training, layout, precision=Precision.FP16, **options)
 
 
 def skipped(snapshot: Snapshot) -> list[bool]:
@@ -138,6 +138,10 @@ def test_every_rank_skips_the_same_steps_and_ends_with_the_bits_of_one_process(l
     assert skipped(alone) == [False, True, False, True]
     assert [step.loss_scale for step in alone.steps] == [INITIAL, INITIAL, INITIAL / 2, INITIAL / 2]
     assert_equal_bits(bursting(layout).train(4), alone)
+
+
+def test_a_sharded_optimizer_skips_the_same_steps() -> None:
+    assert_equal_bits(bursting("2x2", shard_optimizer=True).train(4), undisturbed())
 
 
 def test_a_skipped_step_changes_neither_weights_nor_optimizer_nor_scheduler_but_counts() -> None:

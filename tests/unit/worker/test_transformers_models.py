@@ -3,11 +3,16 @@
 from functools import cache
 
 import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
 
 from tests.support.fleet import Fleet, Snapshot, assert_equal_bits
-from tests.support.transformers_models import training
+from tests.support.transformers_models import MODELS, Sentences, training
 from varuna_runtime.partition import PartitionedModel
+from varuna_runtime.spec.job import Precision
 from varuna_runtime.spec.layout import ScheduleKind
+from varuna_runtime.worker.evaluation import Evaluation
 from varuna_runtime.worker.partitioning import partition_of
 
 
@@ -28,3 +33,39 @@ def test_every_layout_trains_to_the_bits_of_one_process(name: str):
     assert last >= 3
     assert_equal_bits(trained(name, f"{last}x1", recompute=True), alone)
     assert_equal_bits(trained(name, "2x2", schedule=ScheduleKind.GPIPE), alone)
+
+
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
+def test_mixed_precision_trains_to_the_bits_of_one_process(precision: Precision):
+    alone = trained("gpt2", "1x1", precision=precision)
+    assert_equal_bits(trained("gpt2", "2x2", recompute=True, precision=precision), alone)
+
+
+# --- evaluation: the models were traced in training, and their dropout must follow the mode ---------------
+
+HELD_OUT = Sentences(length=7)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_a_traced_model_is_evaluated_as_the_plain_one_in_eval_mode(name: str):
+    watched = training(name, dropout=True, evaluation=Evaluation(dataset=HELD_OUT))
+    fleet = Fleet(watched, "2x2", model=model_of(name))
+    weights = fleet.train(2).tensors
+    while not all(engine.is_over for engine in fleet.engines):
+        for engine in fleet.engines:
+            if not engine.is_over:
+                engine.advance()
+    (record,) = {engine.evaluations[-1] for engine in fleet.engines}
+    assert record.values["loss"] == pytest.approx(plain_loss(name, weights), rel=1e-6)
+
+
+def plain_loss(name: str, tensors: dict[str, Tensor]) -> float:
+    model = MODELS[name]().eval()
+    weights = {n.removeprefix("param:"): tensor for n, tensor in tensors.items() if n.startswith("param:")}
+    assert not model.load_state_dict(weights, strict=False).unexpected_keys
+    total = 0.0
+    with torch.no_grad():
+        for first in range(0, len(HELD_OUT), 2):
+            rows = [HELD_OUT[i] for i in range(first, min(first + 2, len(HELD_OUT)))]
+            total += float(model(**default_collate(rows)).loss) * len(rows)
+    return total / len(HELD_OUT)
