@@ -11,7 +11,7 @@ from torch.distributed.distributed_c10d import Store
 from benchmarks.testbed import Place
 from varuna_runtime.partition import cut
 from varuna_runtime.spec.batches import default_virtual_replicas
-from varuna_runtime.spec.job import Exactness
+from varuna_runtime.spec.job import Exactness, ReduceDtype
 from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.link import Link
@@ -43,6 +43,7 @@ class Way:
     recompute: bool = False
     in_flight: int = 0  # 0: what the program has by nature
     replicas: int = 1
+    reduce_dtype: ReduceDtype = ReduceDtype.FP32
 
 
 def link_of(place: Place, store: Store) -> Link:
@@ -93,7 +94,13 @@ def engine_of(
         placement=tuple(Slot(node=f"n{rank}", index=0) for rank in range(world_size)),
         predicted_step_s=1.0,
     )
-    settings = replace(resolve(training, None), batch=batch, exactness=way.exactness, threads=1)
+    settings = replace(
+        resolve(training, None),
+        batch=batch,
+        exactness=way.exactness,
+        threads=1,
+        reduce_dtype=way.reduce_dtype,
+    )
     return RankEngine(training, settings, model, plan, link)
 
 

@@ -1,6 +1,7 @@
 """E7: sums of gradients over replicas on slow links, alone and behind the backward, against gloo."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from benchmarks.joined import Joined
 from benchmarks.measure import Case, Claim, Row, Samples, Spread
 from benchmarks.options import Options
 from benchmarks.testbed import Network, Place, Ranks, Runner, in_turns
-from varuna_runtime.spec.job import Exactness
+from varuna_runtime.spec.job import Exactness, ReduceDtype
 from varuna_runtime.spec.layout import ScheduleKind
 
 BUCKETS = 8
@@ -22,9 +23,18 @@ ELEMENTS = 25_000_000 // 4 // BUCKETS  # of one bucket: 25 MB in all
 LINE_BPS = 200e6
 CEILING = 0.957  # of the line rate, what is left for the payload of TCP
 GLOO, GLOO_OVERLAPPED = "gloo all_reduce", "gloo all_reduce, async buckets"
-BITWISE, STATISTICAL = "ours bitwise", "ours statistical"
+BITWISE, STATISTICAL, HALF = "ours bitwise", "ours statistical", "ours bf16 on the wire"
 OVERLAPPED = "ours bitwise, behind the backward"
 STATISTICAL_OVERLAPPED = "ours statistical, behind the backward"
+WAYS = {
+    BITWISE: ours.Way(schedule=ScheduleKind.ONE_F_ONE_B),
+    STATISTICAL: ours.Way(schedule=ScheduleKind.ONE_F_ONE_B, exactness=Exactness.STATISTICAL),
+    HALF: ours.Way(
+        schedule=ScheduleKind.ONE_F_ONE_B,
+        exactness=Exactness.STATISTICAL,
+        reduce_dtype=ReduceDtype.BF16,
+    ),
+}
 LIMIT_OVERLAPPED = "of the overlap limit"
 
 
@@ -76,11 +86,10 @@ def build(place: Place) -> Mapping[str, Runner]:
         return [Bucket(backward_s, pace) for _ in range(BUCKETS)]
 
     steps: dict[str, Callable[[], object]] = {}
-    for name, exactness in ((BITWISE, Exactness.BITWISE), (STATISTICAL, Exactness.STATISTICAL)):
-        way = ours.Way(schedule=ScheduleKind.ONE_F_ONE_B, exactness=exactness, replicas=place.size)
+    for name, way in WAYS.items():
         steps[name] = ours.engine_of(
             joined.link,
-            way,
+            replace(way, replicas=place.size),
             world_size=place.size,
             modules=lambda: nn.Sequential(*modules()),
             loss=lambda output, batch: output.mean(),
@@ -149,10 +158,10 @@ def e7(options: Options) -> Case:
 
 
 def _measure(case: Case, replicas: int, options: Options) -> None:
-    names = [GLOO, BITWISE, STATISTICAL, GLOO_OVERLAPPED, OVERLAPPED, STATISTICAL_OVERLAPPED]
+    names = [GLOO, BITWISE, STATISTICAL, HALF, GLOO_OVERLAPPED, OVERLAPPED, STATISTICAL_OVERLAPPED]
     samples = Samples()
     with Network(replicas, "200mbit") as network, Ranks(network, build) as ranks:
-        for name in names[:3]:
+        for name in names[:4]:
             ranks.run(name, -1)
         for round_, name, run in in_turns(ranks, names, options.rounds(5)):
             options.keep(samples, round_, f"D={replicas} {name}", run)
@@ -167,6 +176,9 @@ def _measure(case: Case, replicas: int, options: Options) -> None:
         case.claims.append(
             Claim(text=f"{own[name]} against gloo", value=samples.speedup(own[name], own[GLOO]), target=0.97)
         )
+    case.claims.append(
+        Claim(text=f"{own[HALF]} against gloo", value=samples.speedup(own[HALF], own[GLOO]), target=1.8)
+    )
     case.claims.append(
         Claim(
             text=f"{own[OVERLAPPED]}: share of its overlap limit",
