@@ -3,9 +3,8 @@
 A stamp is the first number of the tensor: its receiver sleeps until then. A channel stays in order.
 """
 
-import heapq
-import threading
 import time
+from collections import deque
 from typing import Any
 
 import torch
@@ -16,7 +15,14 @@ from torch.utils.checkpoint import checkpoint
 from varuna_runtime.spec.rng import key
 from varuna_runtime.worker.link import Link
 
-SHARE, LEAST_S, TAIL, MOST_S = 0.1, 0.06, 1.5, 1.0  # of the messages; Pareto from LEAST_S on, cut at MOST_S
+SHARE, SCALE_S, TAIL, MOST_S = (
+    0.1,
+    0.06,
+    1.5,
+    1.0,
+)  # a Lomax draw, as numpy.random.pareto gives, cut at MOST_S
+MICRO_BATCHES = 16
+_LOOK_S = 0.001
 _WRAP_S = 1000.0  # stamps are float32: keep them small
 FORWARD, BACKWARD = "activations", "gradients"
 
@@ -27,7 +33,7 @@ def delay_s(round_: int, boundary: int, direction: str, index: int) -> float:
     chance, rest = (drawn & 0xFFFFFFF) / (1 << 28), ((drawn >> 28) & 0xFFFFFFF) / (1 << 28)
     if chance >= SHARE:
         return 0.0
-    return min(MOST_S, LEAST_S * (1.0 - rest) ** (-1.0 / TAIL))
+    return min(MOST_S, SCALE_S * ((1.0 - rest) ** (-1.0 / TAIL) - 1.0))
 
 
 class Channel:
@@ -56,11 +62,12 @@ class Channel:
 class Stamped(nn.Module):
     """A stage of the peer whose messages are late; `recompute` replays its forward before its backward."""
 
-    def __init__(self, stage: nn.Module, index: int, count: int, *, recompute: bool) -> None:
+    def __init__(self, stage: nn.Module, index: int, count: int, *, ranks: int, recompute: bool) -> None:
         super().__init__()
         self.stage = stage
-        self._down = Channel(index, FORWARD) if index < count - 1 else None
-        self._up = Channel(index - 1, BACKWARD) if index else None
+        turn = ranks - 1 if count > ranks else count  # two stages of a V on the same rank
+        self._down = Channel(index, FORWARD) if index not in (count - 1, turn) else None
+        self._up = Channel(index - 1, BACKWARD) if index - 1 not in (-1, turn) else None
         self._recompute = recompute and index < count - 1
 
     def begin(self, round_: int) -> None:
@@ -115,23 +122,21 @@ def _stamped(tensor: Tensor, channel: Channel) -> Tensor:
 
 
 def _wait_for(tensor: Tensor) -> None:
-    left_s = float(tensor.view(-1)[0]) - time.monotonic() % _WRAP_S
-    if left_s < -_WRAP_S / 2:
-        left_s += _WRAP_S
-    if left_s > 0:
+    left_s = (float(tensor.view(-1)[0]) - time.monotonic()) % _WRAP_S
+    if (
+        left_s < MICRO_BATCHES * MOST_S
+    ):  # else it is past, or no stamp: torch looks at shapes with empty tensors
         time.sleep(left_s)
 
 
 class LateLink:
-    """A Link that hands activations and gradients on when they are due."""
+    """A Link whose activations and gradients carry a stamp and are kept from the engine until then."""
 
     def __init__(self, link: Link, *, stage: int) -> None:
         self._link = link
         self._channels = {FORWARD: Channel(stage, FORWARD), BACKWARD: Channel(stage - 1, BACKWARD)}
-        self._held: list[tuple[float, int, int, str, tuple[Tensor, ...]]] = []
-        self._num_held = 0
-        self._changed = threading.Condition()
-        threading.Thread(target=self._hand_on, daemon=True).start()
+        self._early: dict[tuple[int, str], deque[tuple[Tensor, ...]]] = {}
+        self._wanted: set[tuple[int, str]] = set()  # polled in vain since the last wait
 
     def begin(self, round_: int) -> None:
         """Start a round."""
@@ -145,31 +150,43 @@ class LateLink:
 
     def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
         """See Link."""
-        if tag not in self._channels:
-            self._link.send(to, tag, tensors)
-            return
-        with self._changed:
-            self._num_held += 1
-            heapq.heappush(self._held, (self._channels[tag].due_s(), self._num_held, to, tag, tensors))
-            self._changed.notify()
+        channel = self._channels.get(tag)
+        if channel is not None:
+            tensors = (*tensors, torch.tensor(channel.due_s(), dtype=torch.float64))
+        self._link.send(to, tag, tensors)
 
     def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:
         """See Link."""
-        return self._link.poll(source, tag)
+        if tag not in self._channels:
+            return self._link.poll(source, tag)
+        early = self._early.setdefault((source, tag), deque())
+        while (message := self._link.poll(source, tag)) is not None:
+            early.append(message)
+        if early and float(early[0][-1]) <= time.monotonic():
+            return early.popleft()[:-1]
+        self._wanted.add((source, tag))
+        return None
 
     def wait(self) -> None:
         """See Link."""
-        self._link.wait()
+        wanted, self._wanted = self._wanted, set()
+        due_s = min((float(early[0][-1]) for early in self._early.values() if early), default=None)
+        if due_s is None:
+            self._link.wait()
+            return
+        num_early = sum(map(len, self._early.values()))
+        while (left_s := due_s - time.monotonic()) > 0:
+            time.sleep(min(_LOOK_S, left_s))
+            for source, tag in wanted:
+                if (message := self._link.poll(source, tag)) is not None:
+                    self._early[source, tag].append(message)
+            if sum(map(len, self._early.values())) > num_early:
+                return
+
+    def abort(self, fault: Any) -> None:
+        """See Link."""
+        self._link.abort(fault)
 
     def close(self) -> None:
         """See Link."""
         self._link.close()
-
-    def _hand_on(self) -> None:
-        while True:
-            with self._changed:
-                while not self._held or self._held[0][0] > time.monotonic():
-                    left_s = self._held[0][0] - time.monotonic() if self._held else None
-                    self._changed.wait(left_s)
-                _, _, to, tag, tensors = heapq.heappop(self._held)
-            self._link.send(to, tag, tensors)
