@@ -1,6 +1,6 @@
 """Compute that sleeps: a forward, and a backward in two parts that autograd can run apart.
 
-The gradient of the input and the gradient of the weight sleep in nodes of their own, joined by a cheap one:
+The gradient of the input and the gradient of the weight sleep in nodes of their own, joined by an addition:
 so any runtime may run the second part later, and none of them pays for a part twice.
 """
 
@@ -55,34 +55,20 @@ class Times:
 
 
 class _SleepBackward(torch.autograd.Function):
-    """Identity whose backward takes time."""
+    """Identity whose backward takes time, and needs what its forward kept, as real ones do."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, seconds: float, pace: Pace) -> Tensor:
         ctx.seconds, ctx.pace = seconds, pace
+        ctx.save_for_backward(x)
         return x.view_as(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (_,) = ctx.saved_tensors
         ctx.pace.sleep(ctx.seconds)
         return gradient, None, None
-
-
-class _Join(torch.autograd.Function):
-    """x + w for one number w; its backward needs what its forward made, and costs nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
-        joined = x + w
-        ctx.save_for_backward(joined)
-        return joined
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        (_,) = ctx.saved_tensors
-        return gradient, gradient[0, :1]
 
 
 class Work(nn.Module):
@@ -98,8 +84,7 @@ class Work(nn.Module):
         self.pace.sleep(self.times.forward_s)
         x = _SleepBackward.apply(x, self.times.input_s, self.pace)
         w = _SleepBackward.apply(self.weight, self.times.weight_s, self.pace)
-        joined: Tensor = _Join.apply(x, w)
-        return joined
+        return x + w
 
 
 class First(Work):
