@@ -94,7 +94,7 @@ class StageCutter:
     def _least_in_flight(self, stages_left: int) -> int:
         """Return the least cap worth having: for a rule that takes any number, that of eager 1F1B."""
         schedule = self._schedule
-        if schedule is ScheduleKind.WORK_CONSERVING:
+        if schedule in (ScheduleKind.WORK_CONSERVING, ScheduleKind.ZERO_BUBBLE):
             schedule = ScheduleKind.EAGER
         return most_in_flight(schedule, stages_left=stages_left, num_micro=self._num_micro)
 

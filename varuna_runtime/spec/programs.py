@@ -13,7 +13,7 @@ def most_in_flight(kind: ScheduleKind, *, stages_left: int, num_micro: int) -> i
     """Return the most micro-batches a stage holds by nature; `stages_left` counts it and those after it."""
     if kind is ScheduleKind.ONE_F_ONE_B:
         return min(stages_left, num_micro)
-    if kind in (ScheduleKind.EAGER, ScheduleKind.ZERO_BUBBLE):
+    if kind is ScheduleKind.EAGER:
         return min(2 * stages_left - 1, num_micro)
     return num_micro
 
@@ -21,9 +21,10 @@ def most_in_flight(kind: ScheduleKind, *, stages_left: int, num_micro: int) -> i
 def most_pending(kind: ScheduleKind, *, num_stages: int, num_micro: int) -> int:
     """Return the most micro-batches whose W a stage owes after their I; 0 where the backward is whole.
 
-    With 2 P of them, the last stages have W enough to fill the drain; with P they had not.
+    With 2 P of them, the last stages have W enough to fill the drain; with P they had not. The third P is
+    work for the time until a late message comes.
     """
-    return min(2 * num_stages, num_micro) if kind is ScheduleKind.ZERO_BUBBLE else 0
+    return min(3 * num_stages, num_micro) if kind is ScheduleKind.ZERO_BUBBLE else 0
 
 
 @lru_cache(maxsize=4096)

@@ -38,8 +38,8 @@ def test_gpipe_holds_every_micro_batch_and_1f1b_at_most_the_stages_left() -> Non
 
 
 def test_a_split_backward_holds_what_it_owes_and_recomputed_ones_too() -> None:
-    resident = held(ScheduleKind.ZERO_BUBBLE, stages_left=2, num_micro=90)
-    assert (resident.held, resident.recomputed) == (3 + 8, 1 + 8)
+    resident = held(ScheduleKind.ZERO_BUBBLE, stages_left=2, num_micro=90, in_flight=5)
+    assert (resident.held, resident.recomputed) == (5 + 12, 1 + 12)
 
 
 def held(

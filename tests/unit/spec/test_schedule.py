@@ -100,14 +100,14 @@ def test_a_backward_is_preferred_and_a_recompute_ahead_of_its_gradient_is_for_id
 
 def test_a_weight_pass_is_done_when_idle_or_when_too_many_are_owed() -> None:
     todo = programs(ScheduleKind.ZERO_BUBBLE, 1, 9)[0]
-    assert todo.pending == 2
+    assert todo.pending == 3
     assert next_op(todo, State(activations=9, forwards=1, gradients=1)) == Op(OpKind.INPUT, 0)
     one_owed = State(activations=9, forwards=1, gradients=1, backwards=1)
     assert next_op(todo, one_owed) == Op(OpKind.FORWARD, 1)
     one_owed.activations = 1
     assert next_op(todo, one_owed) == Op(OpKind.WEIGHT, 0)
-    two_owed = State(activations=9, forwards=3, gradients=3, backwards=2)
-    assert next_op(todo, two_owed) == Op(OpKind.WEIGHT, 0)
+    all_owed = State(activations=9, forwards=4, gradients=4, backwards=3)
+    assert next_op(todo, all_owed) == Op(OpKind.WEIGHT, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
