@@ -96,8 +96,8 @@ def e6(options: Options) -> Case:
         name="E6",
         title="a heavy tail on every message",
         settings=f"P={STAGES} M={MICRO}, F / dI / dW 30 / 30 / 30 ms, loopback; a tenth of the messages late "
-        "by 60 ms x (Pareto of alpha 1.5, less 1), at most 1 s; the same draws for all; ours may hold up to M "
-        "micro-batches, as GPipe does",
+        "by 60 ms x (Pareto of alpha 1.5, less 1), at most 1 s; the same draws for all; ours may hold "
+        "up to M micro-batches, as GPipe does",
     )
     for recompute in (False, True):
         _simulate(case, recompute, options)
