@@ -29,6 +29,7 @@ class Space:
 
     segment: int
     number: int = 0  # among the spaces of its segment
+    is_tied: bool = False  # one parameter, also used elsewhere
     dtype: torch.dtype
     names: tuple[str, ...]  # as seen from the segment, in its canonical order
     shapes: tuple[torch.Size, ...]
@@ -95,13 +96,34 @@ def spaces_of(
         Space(
             segment=segment,
             number=number,
+            is_tied=tied_name != "",
             dtype=dtype,
             names=tuple(parameters[p][0] for p in positions),
             shapes=tuple(parameters[p][1].shape for p in positions),
             positions=tuple(positions),
         )
-        for number, ((dtype, _), positions) in enumerate(members.items())
+        for number, ((dtype, tied_name), positions) in enumerate(members.items())
     )
+
+
+def dealt_ranges(
+    spaces: Sequence[Space], replicas: int, *, in_blocks: bool = True
+) -> list[tuple[slice, ...]]:
+    """Return what each replica owns of every space, by replica, so that all own about as much in the end.
+
+    A tied space is owned alike wherever it is used.
+    """
+    loads = [0] * replicas
+    dealt: list[tuple[slice, ...]] = []
+    for space in spaces:
+        parts = space.owner_ranges(replicas, in_blocks=in_blocks)
+        if not space.is_tied:
+            by_size = iter(sorted(parts, key=lambda part: part.start - part.stop))
+            found = {d: next(by_size) for d in sorted(range(replicas), key=lambda d: loads[d])}
+            parts = tuple(found[d] for d in range(replicas))
+        loads = [load + part.stop - part.start for load, part in zip(loads, parts, strict=True)]
+        dealt.append(parts)
+    return dealt
 
 
 class Accumulator:

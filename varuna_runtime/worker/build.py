@@ -10,7 +10,7 @@ from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import Stage
 from varuna_runtime.spec.model import TiedParameter
-from varuna_runtime.worker.accumulate import Accumulator, spaces_of
+from varuna_runtime.worker.accumulate import Accumulator, dealt_ranges, spaces_of
 from varuna_runtime.worker.buffers import StatisticsFold
 from varuna_runtime.worker.gather import ParameterGather
 from varuna_runtime.worker.gradients import StageGradients, space_gradients
@@ -77,15 +77,19 @@ def build_stage(
         _named_parameters(model, modules), optimizer=training.optimizer, scheduler=training.scheduler
     )
     is_sharded = settings.shard_optimizer and replicas > 1
-    in_blocks = optimizer.is_elementwise or not is_sharded
-    owned = [
-        OwnedSpace(
-            space=accumulator.space,
-            parameters=tuple(segment.parameters[p][1] for p in accumulator.space.positions),
-            ranges=accumulator.space.owner_ranges(replicas, in_blocks=in_blocks),
-        )
+    ranges = dealt_ranges(
+        [a.space for of_segment in accumulators for a in of_segment],
+        replicas,
+        in_blocks=optimizer.is_elementwise or not is_sharded,
+    )
+    held = [
+        (a.space, tuple(segment.parameters[p][1] for p in a.space.positions))
         for segment, of_segment in zip(segments, accumulators, strict=True)
-        for accumulator in of_segment
+        for a in of_segment
+    ]
+    owned = [
+        OwnedSpace(space=space, parameters=parameters, ranges=parts)
+        for (space, parameters), parts in zip(held, ranges, strict=True)
     ]
     shares = shares_of(owned, replica if is_sharded else None)
     if is_sharded:
@@ -96,7 +100,7 @@ def build_stage(
     return BuiltStage(
         segments=segments,
         accumulators=tuple(a for of_segment in accumulators for a in of_segment),
-        ranges=tuple(each.ranges for each in owned),
+        ranges=tuple(ranges),
         runner=StageRunner(
             segments,
             accumulators,

@@ -40,8 +40,9 @@ class Team:
 
     @property
     def others(self) -> tuple[tuple[int, int], ...]:
-        """(replica, rank) of every other one."""
-        return tuple((d, rank) for d, rank in enumerate(self.peers) if d != self.replica)
+        """(replica, rank) of every other one; the next one first, so that not all send to the same."""
+        order = [(self.replica + k) % len(self.peers) for k in range(1, len(self.peers))]
+        return tuple((d, self.peers[d]) for d in order)
 
     def packed(self, values: Tensor) -> Tensor:
         """Return what goes over the wire for `values`."""

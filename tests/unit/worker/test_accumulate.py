@@ -1,12 +1,12 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from varuna_runtime.spec.batches import replica_micro_batches
 from varuna_runtime.spec.reduction import Node, combine, share
-from varuna_runtime.worker.accumulate import BLOCK, BUCKET, Accumulator, Space, spaces_of
+from varuna_runtime.worker.accumulate import BLOCK, BUCKET, Accumulator, Space, dealt_ranges, spaces_of
 
 CPU = torch.device("cpu")
 
@@ -41,6 +41,7 @@ def accumulated(gradients: list[Tensor], virtual: int, replicas: int) -> Tensor:
     return combine(Node(0, virtual), parts, torch.add)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 20), st.data())
 def test_the_sum_has_the_same_bits_for_any_number_of_replicas(num_micro: int, data: st.DataObject) -> None:
     virtual = data.draw(st.integers(1, num_micro))
@@ -94,6 +95,7 @@ def test_a_block_never_spans_parameters() -> None:
     assert space.blocks() == (range(BLOCK), range(BLOCK, BLOCK + 5), range(BLOCK + 5, BLOCK + 12))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3 * BLOCK), min_size=1, max_size=5), st.integers(1, 6))
 def test_owners_share_whole_blocks_and_leave_none_out(sizes: list[int], replicas: int) -> None:
     space = space_of_shapes(sizes)
@@ -104,6 +106,7 @@ def test_owners_share_whole_blocks_and_leave_none_out(sizes: list[int], replicas
     assert all(r.start in edges and r.stop in edges for r in ranges)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 6 * BLOCK), min_size=1, max_size=4), st.integers(1, 4), st.integers(0, 3))
 def test_buckets_are_whole_blocks_of_a_share_in_order_and_hold_all_of_it(
     sizes: list[int], replicas: int, replica: int
@@ -117,8 +120,22 @@ def test_buckets_are_whole_blocks_of_a_share_in_order_and_hold_all_of_it(
     assert all(b.stop - b.start >= BUCKET for b in buckets[:-1])
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 3 * BLOCK), min_size=1, max_size=4), st.integers(1, 4))
 def test_whole_parameters_stay_whole_where_an_optimizer_needs_them(sizes: list[int], replicas: int) -> None:
     space = space_of_shapes(sizes)
     for part in space.owner_ranges(replicas, in_blocks=False):
         assert all(piece.stop - piece.start == sizes[piece.index] for piece in space.pieces(part))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 3 * BLOCK), min_size=1, max_size=12), st.integers(1, 5))
+def test_a_stage_is_dealt_evenly_even_where_each_space_has_too_few_blocks(
+    sizes: list[int], replicas: int
+) -> None:
+    spaces = [space_of_shapes([size]) for size in sizes]
+    dealt = dealt_ranges(spaces, replicas)
+    for space, ranges in zip(spaces, dealt, strict=True):
+        assert sorted(r.start for r in ranges) == sorted(r.start for r in space.owner_ranges(replicas))
+    loads = [sum(ranges[d].stop - ranges[d].start for ranges in dealt) for d in range(replicas)]
+    assert max(loads) - min(loads) <= 3 * BLOCK
