@@ -51,7 +51,7 @@ class Shape:
 def shapes(request: PlanRequest) -> tuple[Shape, ...]:
     """Return the recorded batch shape, or every one a first plan may choose; larger micro-batches first."""
     if request.batch is not None:
-        return (Shape(batch=request.batch, work=workload(request.profile, request.batch.micro_batch_size)),)
+        return (Shape(batch=request.batch, work=_work(request, request.batch.micro_batch_size)),)
     spec, found = request.spec, []
     for size in _micro_batch_sizes(request):
         num_micro = num_micro_batches(spec.batch_size, size)
@@ -60,8 +60,17 @@ def shapes(request: PlanRequest) -> tuple[Shape, ...]:
             virtual = default_virtual_replicas(spec.batch_size, size, spec.nodes.max)
         if virtual <= num_micro:
             batch = BatchShape(batch_size=spec.batch_size, micro_batch_size=size, virtual_replicas=virtual)
-            found.append(Shape(batch=batch, work=workload(request.profile, size)))
+            found.append(Shape(batch=batch, work=_work(request, size)))
     return tuple(found)
+
+
+def _work(request: PlanRequest, micro_batch_size: int) -> Workload:
+    return workload(
+        request.profile,
+        micro_batch_size,
+        shard_optimizer=request.spec.shard_optimizer,
+        offload_optimizer=request.spec.offload_optimizer,
+    )
 
 
 def candidates(spec: JobSpec, choices: Sequence[Shape], found: Sequence[SlotPool]) -> tuple[Candidate, ...]:

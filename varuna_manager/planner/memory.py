@@ -22,13 +22,15 @@ class Residency:
     gradient_copies: int
     held: int  # micro-batches between their forward and the end of their backward
     recomputed: int = 1  # of these, the ones with activations where the stage recomputes
+    replicas: int = 1  # that may share the optimizer
 
 
 def residency(batch: BatchShape, *, replicas: int, held: int, recomputed: int = 1) -> Residency:
     """Return the copies of contract E4: ceil(log2(V/D)) + 1 sums, one in progress, one for the exchange."""
     owned = -(-batch.virtual_replicas // replicas)
     sums = (owned - 1).bit_length() + 1
-    return Residency(gradient_copies=sums + 1 + (replicas > 1), held=held, recomputed=recomputed)
+    copies = sums + 1 + (replicas > 1)
+    return Residency(gradient_copies=copies, held=held, recomputed=recomputed, replicas=replicas)
 
 
 def kept(
@@ -55,7 +57,8 @@ def peak_bytes(work: Workload, first: Index, last: Index, kept: Residency, *, re
     whose parameters' gradients are still owed.
     """
     params = work.param_bytes[last] - work.param_bytes[first]
-    optimizer = work.optimizer_bytes[last] - work.optimizer_bytes[first]
+    shares = kept.replicas if work.is_optimizer_sharded else 1
+    optimizer = (work.optimizer_bytes[last] - work.optimizer_bytes[first]) / shares
     saved = work.saved_bytes[last] - work.saved_bytes[first]
     entering, leaving = work.boundary_bytes[first], work.boundary_bytes[last]
     stash = kept.held * entering + min(kept.recomputed if recompute else kept.held, kept.held) * saved

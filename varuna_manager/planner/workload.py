@@ -20,7 +20,8 @@ class Workload:
     backward_s: Floats
     saved_bytes: Floats
     param_bytes: Floats
-    optimizer_bytes: Floats
+    optimizer_bytes: Floats  # on the device, of all replicas together where they share it
+    is_optimizer_sharded: bool
     boundary_bytes: Floats  # not a sum: what enters a stage that starts at i; 0 behind the last segment
     optimizer_step_s_per_byte: float
     same_node: LinkCost
@@ -37,8 +38,14 @@ class Workload:
         return self.forward_s + self.backward_s
 
 
-def workload(profile: Profile, micro_batch_size: int) -> Workload:
-    """Return the costs at `micro_batch_size`, scaled from the nearest size that was measured."""
+def workload(
+    profile: Profile, micro_batch_size: int, *, shard_optimizer: bool = False, offload_optimizer: bool = False
+) -> Workload:
+    """Return the costs at `micro_batch_size`, scaled from the nearest size that was measured.
+
+    The flags are the job's; only a GPU has a host to hand its optimizer to.
+    """
+    is_elsewhere = offload_optimizer and profile.device_kind.startswith("cuda")
     measured = _nearest(profile, micro_batch_size)
     scale = micro_batch_size / measured.micro_batch_size
     costs = measured.segments
@@ -50,7 +57,8 @@ def workload(profile: Profile, micro_batch_size: int) -> Workload:
         backward_s=_prefix([cost.backward_s * scale for cost in costs]),
         saved_bytes=_prefix([cost.saved_bytes * scale for cost in costs]),
         param_bytes=_prefix([cost.param_bytes for cost in costs]),
-        optimizer_bytes=_prefix([cost.optimizer_bytes for cost in costs]),
+        optimizer_bytes=_prefix([0 if is_elsewhere else cost.optimizer_bytes for cost in costs]),
+        is_optimizer_sharded=shard_optimizer,
         boundary_bytes=np.array([*(size * scale for size in boundaries), 0.0]),
         optimizer_step_s_per_byte=profile.optimizer_step_s_per_byte,
         same_node=profile.same_node,

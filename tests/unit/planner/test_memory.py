@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, product
 
 import pytest
@@ -106,6 +107,22 @@ def test_the_peak_is_the_sum_of_its_parts() -> None:
     fixed = 3 * 200 + 400 + 40
     assert peak_bytes(work, 1, 3, resident, recompute=False) == fixed + 3 * (2000 + 10)
     assert peak_bytes(work, 1, 3, resident, recompute=True) == fixed + 3 * 10 + 2000
+
+
+def test_replicas_that_share_the_optimizer_hold_a_part_each() -> None:
+    resident = residency(batch(4), replicas=4, held=1)
+    whole, shared = (workload(profile(COSTS), 2, shard_optimizer=shared) for shared in (False, True))
+    saved = peak_bytes(whole, 0, 2, resident, recompute=False) - peak_bytes(
+        shared, 0, 2, resident, recompute=False
+    )
+    assert saved == 400 * 3 / 4
+
+
+@pytest.mark.parametrize(("kind", "optimizer_bytes"), [("cpu:avx2", 400), ("cuda:NVIDIA H200", 0)])
+def test_an_offloaded_optimizer_leaves_a_gpu_and_not_a_cpu(kind: str, optimizer_bytes: int) -> None:
+    measured = replace(profile(COSTS), device_kind=kind)
+    work = workload(measured, 2, offload_optimizer=True)
+    assert work.optimizer_bytes[2] == optimizer_bytes
 
 
 def test_activations_scale_with_the_micro_batch_and_parameters_do_not() -> None:
