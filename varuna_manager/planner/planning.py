@@ -4,12 +4,15 @@ from collections.abc import Sequence
 
 from varuna_manager.planner.candidates import Shape, shapes
 from varuna_manager.planner.explain import explanation
+from varuna_manager.planner.pipeline import shares
 from varuna_manager.planner.pools import pools
 from varuna_manager.planner.refusals import refused_memory, refused_request, refused_shapes
 from varuna_manager.planner.request import PlannableNode, PlanOutcome, PlanRequest
 from varuna_manager.planner.search import Scored, fits, search
 from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import Plan
+from varuna_runtime.spec.programs import stage_program
+from varuna_runtime.spec.schedule_check import validate
 
 
 def plan(request: PlanRequest) -> PlanOutcome:
@@ -36,6 +39,8 @@ def _searched(request: PlanRequest, usable: Sequence[PlannableNode], every: Sequ
     if searched.best is None:
         return PlanOutcome(outcome=refused_memory(request, every, found), explanation=None)
     chosen = _plan(searched.best, choices)
+    for num_micro in set(shares(chosen.batch, chosen.layout.replicas)):
+        validate([stage_program(chosen, stage, num_micro) for stage in range(chosen.layout.stages)])
     return PlanOutcome(outcome=chosen, explanation=explanation(request, chosen, choices, searched))
 
 

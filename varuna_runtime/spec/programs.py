@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
-from varuna_runtime.spec.layout import ScheduleKind
+from varuna_runtime.spec.layout import Plan, ScheduleKind
 from varuna_runtime.spec.schedule import Op, OpKind, Program
 
 Listed = tuple[tuple[int, Op], ...]
@@ -50,6 +50,18 @@ def program(
         pending=most_pending(kind, num_stages=num_stages, num_micro=num_micro),
         listed=_listed(kind, stage, num_stages, num_micro, cap, recompute),
         deviates=kind is ScheduleKind.VARUNA,
+    )
+
+
+def stage_program(plan: Plan, stage: int, num_micro: int) -> Program:
+    """Return the program of one stage of a plan, for a replica with `num_micro` micro-batches."""
+    return program(
+        plan.schedule,
+        stage=stage,
+        num_stages=plan.layout.stages,
+        num_micro=num_micro,
+        recompute=plan.stages[stage].recompute,
+        in_flight=plan.stages[stage].in_flight,
     )
 
 

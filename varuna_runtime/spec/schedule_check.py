@@ -4,6 +4,7 @@ Zero-buffer semantics: a message is nowhere but at its sender until its receiver
 what it sends and goes on: a program is a chain of ops, each channel a sender and a receiver of their own.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -75,23 +76,24 @@ def _run(programs: Sequence[Program], *, is_early: bool) -> list[list[Op]]:
     """Return the order in which each stage runs its ops; messages arrive at once or only when all wait."""
     states = [State.start(program) for program in programs]
     orders: list[list[Op]] = [[] for _ in programs]
-    sent: list[tuple[int, OpKind]] = []
-    while True:
-        moved = False
-        for stage, (program, state) in enumerate(zip(programs, states, strict=True)):
-            while (op := next_op(program, state)) is not None and state.num_done < program.num_ops:
-                state.finish(program, op)
-                orders[stage].append(op)
-                moved = True
-                if (target := _target(program, op)) is not None:
-                    sent.append((target, op.kind))
-                if is_early:
-                    _deliver(states, sent)
-        if not moved and not sent:
-            break
-        if not moved:
-            _deliver(states, sent[:1])
-            del sent[:1]
+    sent: deque[tuple[int, OpKind]] = deque()
+    awake = deque(range(len(programs)))
+    while awake or sent:
+        if sent and (is_early or not awake):
+            receiver, kind = sent.popleft()
+            if kind is OpKind.FORWARD:
+                states[receiver].activations += 1
+            else:
+                states[receiver].gradients += 1
+            awake.append(receiver)
+            continue
+        stage = awake.popleft()
+        program, state = programs[stage], states[stage]
+        while state.num_done < program.num_ops and (op := next_op(program, state)) is not None:
+            state.finish(program, op)
+            orders[stage].append(op)
+            if (target := _target(program, op)) is not None:
+                sent.append((target, op.kind))
     stuck = [
         awaited(program, state)
         for program, state in zip(programs, states, strict=True)
@@ -100,15 +102,6 @@ def _run(programs: Sequence[Program], *, is_early: bool) -> list[list[Op]]:
     if stuck:
         raise InvalidInput(f"the schedule dead-locks, waiting for {'; '.join(stuck)}")
     return orders
-
-
-def _deliver(states: Sequence[State], sent: list[tuple[int, OpKind]]) -> None:
-    for target, kind in sent:
-        if kind is OpKind.FORWARD:
-            states[target].activations += 1
-        else:
-            states[target].gradients += 1
-    sent.clear()
 
 
 def _target(program: Program, op: Op) -> int | None:

@@ -24,6 +24,7 @@ from varuna_runtime.spec.job import Exactness, ReduceDtype
 from varuna_runtime.spec.layout import Plan
 from varuna_runtime.spec.manifest import EvaluationRecord, LossRecord, TrainerState
 from varuna_runtime.spec.reduction import share
+from varuna_runtime.spec.schedule import Op
 from varuna_runtime.worker import determinism
 from varuna_runtime.worker.agreement import Agreement, Ballot, Decision, Totals
 from varuna_runtime.worker.build import build_stage, tensors_of
@@ -136,6 +137,11 @@ class RankEngine:
         tied = [tie for tie in self._model.tied if any(use.segment in own for use in tie.uses)]
         first = {tie.uses[0].segment for tie in tied}  # frozen ones too, which nothing else keeps equal
         return tuple(sorted(own | first))
+
+    @property
+    def realised(self) -> tuple[Op, ...]:
+        """What this rank ran in its last step, in order; for replay and for a look at delays."""
+        return tuple(self._pipeline.realised)
 
     @property
     def is_evaluating(self) -> bool:

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import Plan
-from varuna_runtime.spec.programs import program
+from varuna_runtime.spec.programs import stage_program
 from varuna_runtime.spec.rng import inputs_key
 from varuna_runtime.spec.schedule import Op, OpKind, State, awaited, next_op
 from varuna_runtime.worker.data import SampleSource
@@ -53,15 +53,7 @@ class Pipeline:
 
     def run(self, micros: Sequence[MicroBatch]) -> Stepping[None]:
         """Run this stage's ops on this replica's micro-batches of one step."""
-        stage = self._plan.stages[self._stage]
-        todo = program(
-            self._plan.schedule,
-            stage=self._stage,
-            num_stages=self._plan.layout.stages,
-            num_micro=len(micros),
-            recompute=stage.recompute,
-            in_flight=stage.in_flight,
-        )
+        todo = stage_program(self._plan, self._stage, len(micros))
         state = State.start(todo)
         self.realised = []
         self._ahead = None

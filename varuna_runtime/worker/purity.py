@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from varuna_runtime.worker.bits import is_same_tensor
 
+_FULL_LOOKS = 4
+_FULL_LOOK_EVERY = 16
 _MAX_DEPTH = 4
 _MAX_ITEMS = 256  # of a list or dict whose items are looked at; longer ones are tables, not state
 _MAX_BYTES = 1 << 16  # of an array that is compared by value
@@ -29,6 +31,7 @@ Parts = tuple[object, ...]  # equal if and only if nothing was changed
 class Look:
     """What is there at a moment; keeps it alive, so that no new object can pass for an old one."""
 
+    is_full: bool  # else of the tensors alone
     tensors: list[tuple[str, Tensor, int]]  # with their versions
     shapes: list[tuple[bool, int, int, int]]  # of each module: in training, numbers of what it holds
     attributes: dict[str, Parts]
@@ -38,8 +41,9 @@ class Look:
 class Watch:
     """Tells what one segment's forward changed.
 
-    Every time: inputs and tensors by identity and version, other attributes by value. The first time also the
-    bits of the tensors, because a write through `.data` leaves the version alone.
+    Every time: inputs and tensors by identity and version. The first few times and now and then, as it costs
+    more than a small forward: other attributes by value. The first time also the bits of the tensors, because
+    a write through `.data` leaves the version alone.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -50,19 +54,20 @@ class Watch:
             for name, part in module.named_modules()
             if not type(part).__module__.startswith(_STATELESS)
         ]
-        self._has_compared = False
+        self._num_looks = 0
 
     def look(self, inputs: Sequence[Tensor]) -> Look:
         """Return the state before a forward."""
-        seen = self._seen(inputs)
-        if not self._has_compared:
+        at = self._num_looks
+        self._num_looks += 1
+        seen = self._seen(inputs, is_full=at < _FULL_LOOKS or at % _FULL_LOOK_EVERY == 0)
+        if at == 0:
             seen.copies.extend((name, t, t.detach().clone()) for name, t, _ in seen.tensors)
-            self._has_compared = True
         return seen
 
     def changes(self, before: Look, inputs: Sequence[Tensor]) -> list[str]:
         """Return the local names of what is not as it was."""
-        after = self._seen(inputs)
+        after = self._seen(inputs, is_full=before.is_full)
         changed = {
             name
             for (name, t, version), (_, now, now_version) in zip(before.tensors, after.tensors, strict=True)
@@ -77,12 +82,14 @@ class Watch:
         changed |= {name for name, t, copy in before.copies if not is_same_tensor(t, copy)}
         return sorted(changed)
 
-    def _seen(self, inputs: Sequence[Tensor]) -> Look:
+    def _seen(self, inputs: Sequence[Tensor], *, is_full: bool) -> Look:
         tensors = [(f"input {i}", t, t._version) for i, t in enumerate(inputs)]
         for name, owner, key in self._tensors:
             tensor = owner.get(key)
             here = _ABSENT if tensor is None else tensor
             tensors.append((name, here, here._version))
+        if not is_full:
+            return Look(False, tensors, [], {}, [])
         shapes = [
             (part.training, len(part._parameters), len(part._buffers), len(part._modules))
             for _, part in self._parts
@@ -94,7 +101,7 @@ class Watch:
             for key, value in held.items()
             if key not in others
         }
-        return Look(tensors, shapes, attributes, [])
+        return Look(True, tensors, shapes, attributes, [])
 
 
 def _described(name: str, was: tuple[bool, int, int, int], now: tuple[bool, int, int, int]) -> str:

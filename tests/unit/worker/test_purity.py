@@ -97,6 +97,24 @@ def test_a_forward_that_changes_nothing_is_let_be() -> None:
         assert not watch.changes(before, ())
 
 
+def test_a_change_that_begins_late_is_seen_at_once_of_a_tensor_and_soon_of_an_attribute() -> None:
+    for change, latest in (
+        (lambda m: m.seen.add_(1), 0),
+        (lambda m: setattr(m, "calls", m.calls + 1), 15),
+    ):
+        module = Stateful(lambda m: None)
+        watch = Watch(module)
+        assert not any(changed_in(watch, module) for _ in range(40))
+        module.change = change
+        assert any(changed_in(watch, module) for _ in range(latest + 1))
+
+
+def changed_in(watch: Watch, module: nn.Module) -> list[str]:
+    before = watch.look(())
+    module(torch.ones(2, 3))
+    return watch.changes(before, ())
+
+
 def test_values_that_are_not_numbers_are_no_change() -> None:
     module = Stateful(lambda m: None)
     module.calls = float("nan")  # type: ignore[assignment]
