@@ -20,7 +20,7 @@ from varuna_runtime.spec.model import ModelRecord, SegmentRecord, TensorRecord
 from varuna_runtime.spec.tickets import user_token
 from varuna_runtime.store import open_store
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 _MAIN = (
     "import sys; from pathlib import Path; from varuna_manager import config, daemon;"
     "daemon.run(config.load(Path(sys.argv[1])))"
