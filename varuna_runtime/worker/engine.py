@@ -263,14 +263,10 @@ class RankEngine:
         yield from self._alongside(self._pipeline.run(micros))
         if self._stage == self._plan.layout.stages - 1:
             self._agreement.contribute_losses(self._built.runner.losses())
-        sums = yield from self._reduction.finished()
-        ties = yield from self._ties.combined(
-            self._link, self._plan.layout, self._replica, self._built.gradients.use_sums(sums)
-        )
-        totals = yield from self._agreement.totals()
+        totals = yield from self._alongside(self._agreement.totals())
         if not totals.weight > 0:
             raise StepDiverged(f"step {step}: the loss weights sum to {totals.weight}; wanted more than 0")
-        partials = self._built.gradients.assign(sums, ties, totals.weight * self._scaling.scale)
+        partials = yield from self._gradients(totals.weight * self._scaling.scale)
         yield from self._built.statistics.exchange(self._link, self._peers, self._replica)
         decision = yield from self._vote(partials)
         return (yield from self._commit(decision, totals, num_micro, num_samples))
@@ -304,11 +300,25 @@ class RankEngine:
         if self._stage == 0:  # no stage waits for what this op is to send
             self._reduction.advance()
 
-    def _alongside(self, pipeline: Stepping[None]) -> Stepping[None]:
-        """Run the pipeline, and while it waits, as much of the reduction as the messages allow."""
-        for signal in pipeline:
+    def _alongside(self, work: Stepping[T]) -> Stepping[T]:
+        """Do `work`, and while it waits, as much of the reduction as the messages allow."""
+        while True:
+            try:
+                signal = next(work)
+            except StopIteration as end:
+                value: T = end.value
+                return value
             has_moved = isinstance(signal, Waiting) and self._reduction.advance()
             yield PROGRESSED if has_moved else signal
+
+    def _gradients(self, weight: float) -> Stepping[tuple[float, ...]]:
+        """Set every `.grad` from the sums of all replicas and uses; return the norm's partials in order."""
+        gradients = self._built.gradients
+        sums = yield from self._reduction.finished(lambda at, total: gradients.assign(at, total, weight))
+        uses = gradients.use_sums(sums)
+        ties = yield from self._ties.combined(self._link, self._plan.layout, self._replica, uses)
+        gradients.join(ties, weight)
+        return gradients.partials()
 
     def _vote(self, partials: tuple[float, ...]) -> Stepping[Decision]:
         ballot = Ballot(

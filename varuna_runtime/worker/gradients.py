@@ -54,8 +54,10 @@ class StageGradients:
         self._of_tie = {
             tie: [(use, s) for use in tie.uses if (s := self._place(use)) is not None] for tie in ties
         }
+        self._tied = {s for places in self._of_tie.values() for _, s in places}
         copies = {use for tie in ties for use in tie.uses[1:]}  # counted under the first use
         self._order = NormOrder([place.space for place in spaces], copies)
+        self._squares: dict[int, Tensor] = {}  # of the running step so far
 
     def use_sums(self, sums: Sequence[Sum]) -> dict[TiedUse, UseSum]:
         """Return the sums of this stage's tied uses, each of which is alone in its space."""
@@ -65,16 +67,20 @@ class StageGradients:
             for use, s in places
         }
 
-    def assign(
-        self, sums: Sequence[Sum], totals: Mapping[TiedParameter, UseSum], weight: float
-    ) -> tuple[float, ...]:
-        """Set every `.grad`, None where no micro-batch gave one; return the norm's partials in order."""
-        for place, total in zip(self._spaces, sums, strict=True):
-            _assign(place, total.flat, total.touched, weight)
+    def assign(self, at: int, total: Sum, weight: float) -> None:
+        """Set the `.grad`s of one space, None where no micro-batch gave one; tied ones wait for `join`."""
+        if at not in self._tied:
+            self._assign(self._spaces[at], total.flat, total.touched, weight)
+
+    def join(self, totals: Mapping[TiedParameter, UseSum], weight: float) -> None:
+        """Set the `.grad` of every tied parameter."""
         for tie, joined in totals.items():
-            _assign(self._spaces[self._of_tie[tie][0][1]], joined.value, joined.touched, weight)
-        pieces = [(place.space, place.pieces, place.views) for place in self._spaces]
-        return self._order.partials(pieces)
+            self._assign(self._spaces[self._of_tie[tie][0][1]], joined.value, joined.touched, weight)
+
+    def partials(self) -> tuple[float, ...]:
+        """Return the norm's partials in canonical order; call it once all is assigned."""
+        squares, self._squares = self._squares, {}
+        return self._order.partials(squares)
 
     def scale(self, factor: float) -> None:
         """Multiply every gradient; for clipping."""
@@ -87,9 +93,9 @@ class StageGradients:
                 return s
         return None
 
-
-def _assign(place: SpaceGradients, flat: Tensor, touched: Tensor, weight: float) -> None:
-    torch.div(flat, weight, out=place.flat)
-    is_touched = touched.tolist()
-    for piece, parameter, view in zip(place.pieces, place.stepped, place.views, strict=True):
-        parameter.grad = view if is_touched[piece.index] else None
+    def _assign(self, place: SpaceGradients, flat: Tensor, touched: Tensor, weight: float) -> None:
+        torch.div(flat, weight, out=place.flat)
+        is_touched = touched.tolist()
+        for piece, parameter, view in zip(place.pieces, place.stepped, place.views, strict=True):
+            parameter.grad = view if is_touched[piece.index] else None
+        self._squares |= self._order.squares(place.space, place.pieces, place.views)

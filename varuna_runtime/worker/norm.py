@@ -1,7 +1,7 @@
 """The global gradient norm from per-block sums of squares, folded in canonical order (contract E5)."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import add
 
@@ -24,30 +24,35 @@ class NormOrder:
         ]
         self._first: dict[tuple[int, int], int] = {}  # block of each parameter
         self.num_blocks = 0
+        self._scratch: Tensor | None = None  # for one block
         for place, name, num_blocks in sorted(every):
             if TiedUse(segment=place[0], name=name) not in copies:
                 self._first[place] = self.num_blocks
                 self.num_blocks += num_blocks
 
-    def partials(self, held: Iterable[tuple[Space, Sequence[Piece], Sequence[Tensor]]]) -> tuple[float, ...]:
-        """Return every block's float64 sum of squares in order; 0 for blocks that none of `held` is of."""
+    def squares(self, space: Space, pieces: Sequence[Piece], values: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Return the float64 sum of squares of each block of these pieces, by its place in the order."""
         found: dict[int, Tensor] = {}
-        for space, pieces, values in held:
-            for piece, value in zip(pieces, values, strict=True):
-                first = self._first.get((space.segment, space.positions[piece.index]))
-                if first is not None:
-                    blocks = torch.split(value.view(-1), BLOCK)
-                    found.update(enumerate(map(_squares, blocks), first + piece.start // BLOCK))
+        for piece, value in zip(pieces, values, strict=True):
+            first = self._first.get((space.segment, space.positions[piece.index]))
+            if first is not None:
+                for at, block in enumerate(torch.split(value.view(-1), BLOCK), first + piece.start // BLOCK):
+                    found[at] = self._sum_of_squares(block)
+        return found
+
+    def partials(self, squares: Mapping[int, Tensor]) -> tuple[float, ...]:
+        """Return the sums of squares of all blocks in order; 0 for those that are not given."""
         total = [0.0] * self.num_blocks
-        if found:
-            for at, value in zip(found, torch.stack(list(found.values())).tolist(), strict=True):
+        if squares:
+            for at, value in zip(squares, torch.stack(list(squares.values())).tolist(), strict=True):
                 total[at] = value
         return tuple(total)
 
-
-def _squares(block: Tensor) -> Tensor:
-    parts = torch.view_as_real(block) if block.is_complex() else block
-    return parts.to(torch.float64).square().sum()
+    def _sum_of_squares(self, block: Tensor) -> Tensor:
+        parts = torch.view_as_real(block).view(-1) if block.is_complex() else block
+        if self._scratch is None or self._scratch.numel() < parts.numel():
+            self._scratch = torch.empty(parts.numel(), dtype=torch.float64, device=parts.device)
+        return self._scratch[: parts.numel()].copy_(parts).square_().sum()
 
 
 def fold(values: Iterable[float]) -> float:

@@ -5,7 +5,7 @@ back. That is a reduce-scatter and an all-gather, at their volume where D is a p
 begins as soon as its last gradient is there; buckets of blocks let sums and both directions overlap.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,13 +60,15 @@ class StageReduction:
     ) -> None:
         """Take every space of the stage in order, and who owns which elements of it."""
         self._spaces = [_SpaceReduction(team, a, r) for a, r in zip(accumulators, ranges, strict=True)]
-        self._works: list[Stepping[None]] = []
-        self._pending: set[int] = set()
+        self._works: list[tuple[int, Stepping[None]]] = []  # with the space they belong to
+        self._pending: set[int] = set()  # spaces that did not start yet
+        self._complete: list[int] = []
         self._waits_for = ""
 
     def begin(self, virtual: int) -> None:
         """Start a step of `virtual` virtual replicas; whatever is left of another one is forgotten."""
         self._works.clear()
+        self._complete.clear()
         self._pending = set(range(len(self._spaces)))
         for space in self._spaces:
             space.begin(virtual)
@@ -77,29 +79,38 @@ class StageReduction:
             if self._spaces[at].segment == segment:
                 self._pending.remove(at)
                 self._spaces[at].scatter()
-                self._works += (self._spaces[at].combined(), self._spaces[at].gathered())
+                self._works += ((at, self._spaces[at].combined()), (at, self._spaces[at].gathered()))
 
     def advance(self) -> bool:
         """Do what the messages that are here allow; return whether that was anything."""
         has_moved = False
-        for work in tuple(self._works):
+        for at, work in tuple(self._works):
             for signal in work:
                 if isinstance(signal, Waiting):
                     self._waits_for = signal.on
                     break
                 has_moved = True
             else:
-                self._works.remove(work)
+                self._works.remove((at, work))
+                if all(at != other for other, _ in self._works):
+                    self._complete.append(at)
                 has_moved = True
         return has_moved
 
-    def finished(self) -> Stepping[list[Sum]]:
-        """Complete the step and return the sum of each space, in order."""
+    def finished(self, on_sum: Callable[[int, Sum], None]) -> Stepping[list[Sum]]:
+        """Complete the step; `on_sum` gets each space's place and sum while others are still on their way.
+
+        Return the sums in order.
+        """
         for segment in sorted({space.segment for space in self._spaces}, reverse=True):
             self.start(segment)  # a replica may have had no micro-batch
-        while self._works:
+        while self._works or self._complete:
             has_moved = self.advance()
-            if self._works:
+            if self._complete:
+                at = self._complete.pop(0)
+                on_sum(at, self._spaces[at].sum)
+                has_moved = True
+            if self._works or self._complete:
                 yield PROGRESSED if has_moved else Waiting(self._waits_for)
         return [space.sum for space in self._spaces]
 

@@ -44,7 +44,7 @@ class Reducing:
     sums: Sequence[Sum] = ()
 
     def __post_init__(self) -> None:
-        self.work = self.reduction.finished()
+        self.work = self.reduction.finished(lambda at, total: None)
 
     def advance(self) -> Any:
         try:
