@@ -133,15 +133,13 @@ def _num_weighty(units: Sequence[Call], weights: Weights) -> int:
 def _large(units: Sequence[Call], blocks: set[int], weights: Weights) -> list[Call]:
     of_blocks = [weights(unit.start, unit.stop) for unit in units if id(unit) in blocks]
     least = [SHARE_OF_BLOCK * median(shares) for shares in zip(*of_blocks, strict=True)]
-    return [
-        unit
-        for unit in units
-        if id(unit) in blocks or _reaches(weights(unit.start, unit.stop), least or [SHARE_OF_MODEL] * 2)
-    ]
+    return [u for u in units if id(u) in blocks or _is_large(u, weights, least or [SHARE_OF_MODEL] * 2)]
 
 
-def _reaches(shares: Shares, least: Sequence[float]) -> bool:
-    return any(share >= wanted > 0 for share, wanted in zip(shares, least, strict=True))
+def _is_large(unit: Call, weights: Weights, least: Sequence[float]) -> bool:
+    """Tell if a unit deserves a segment of its own; what runs between calls only for its parameters."""
+    shares = weights(unit.start, unit.stop)[: 2 if unit.kind else 1]
+    return any(share >= wanted > 0 for share, wanted in zip(shares, least, strict=False))
 
 
 def _thinned(found: list[Cut]) -> tuple[Cut, ...]:

@@ -1,0 +1,101 @@
+"""Plain modules are cut between their blocks, and the segments compute the bits of the whole."""
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.support import plain_models as plain
+from tests.support.recomposing import of_segments, of_whole, twin
+from varuna_runtime.partition import ExampleInput, PartitionedModel, cut
+
+
+def floats(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def tokens(*shape: int) -> Tensor:
+    return torch.randint(11, shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+# model, inputs for a number of rows, names of the segments
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Tensor, ...]], str]] = {
+    "resnet": (plain.ResNet, lambda rows: (floats(rows, 3, 8, 8),), "layer1.0 layer1.1 layer2.0 layer2.1"),
+    "unet": (plain.UNet, lambda rows: (floats(rows, 5, 8),), "down.0 down.1 down.2 middle up.0 up.1 up.2"),
+    "translate": (
+        plain.Translate,
+        lambda rows: (tokens(rows, 6), tokens(rows, 4)),
+        "encoder.0 encoder.1 decoder.0.own decoder.0.cross decoder.1.own decoder.1.cross",
+    ),
+    "frozen": (plain.Frozen, lambda rows: (floats(rows, 8),), "body.0 body.1 body.2 body.3"),
+    "mixture": (
+        plain.Mixture,
+        lambda rows: (floats(rows, 8),),
+        "gates.0 experts.0 experts.1 experts.2 gates.1 experts.0@1 experts.1@1 experts.2@1 head",
+    ),
+    "sized": (plain.Sized, lambda rows: (tokens(rows, 3 + rows),), "table blocks.0 blocks.1 blocks.2 head"),
+}
+
+
+def kinds(inputs: tuple[Tensor, ...]) -> tuple[ExampleInput, ...]:
+    return tuple(
+        ExampleInput(shape=tuple(t.shape), dtype=str(t.dtype).removeprefix("torch.")) for t in inputs
+    )
+
+
+@cache
+def model_of(name: str) -> PartitionedModel:
+    build, inputs, _ = MODELS[name]
+    return cut(build, lambda: kinds(inputs(2)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_segments_compute_the_bits_of_the_whole_model(name: str):
+    build, inputs, _ = MODELS[name]
+    model, whole = model_of(name), build()
+    segments = twin(model, whole)
+    folded = {tie.uses[0].name for tie in model.tied if len(tie.uses) > 2}  # in an order of their own
+    for rows in (2, 1, 3):
+        outputs, gradients = of_whole(whole, inputs(rows), seed=rows)
+        cut_outputs, cut_gradients = of_segments(segments, inputs(rows), seed=rows)
+        assert all(a.equal(b) for a, b in zip(outputs, cut_outputs, strict=True))
+        assert gradients.keys() == cut_gradients.keys()
+        for key, gradient in gradients.items():
+            other = cut_gradients[key]
+            if gradient is None or other is None:
+                assert gradient is other, key
+            elif key in folded:
+                torch.testing.assert_close(other, gradient, rtol=1e-5, atol=1e-6)
+            else:
+                assert other.equal(gradient), key
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_segments_are_the_blocks(name: str):
+    model = model_of(name)
+    assert model.warnings == ()
+    assert " ".join(s.name for s in model.record_segments) == MODELS[name][2]
+
+
+def test_names_are_those_of_the_model_and_nothing_is_lost():
+    recorded = {t.name for s in model_of("frozen").record_segments for t in s.tensors}
+    assert recorded == set(plain.Frozen().state_dict())
+    recorded = {t.name for s in model_of("translate").record_segments for t in s.tensors}
+    assert recorded == set(plain.Translate().state_dict()) - {"head.weight"}
+    assert [[use.name for use in tie.uses] for tie in model_of("translate").tied] == [
+        ["table.weight", "table.weight", "head.weight"]
+    ]
+
+
+def test_what_follows_from_inputs_is_made_again_unless_it_is_smaller():
+    """Beside the streams crosses the encoder's mask, a byte a token; the causal one is made again."""
+    model, whole = model_of("translate"), plain.Translate()
+    segments = twin(model, whole)
+    values: tuple[Tensor, ...] = (tokens(2, 6), tokens(2, 4))
+    seen = []
+    for segment in segments[:-1]:
+        values = segment(*values)
+        seen.append([tuple(v.shape) for v in values])
+    assert seen[2:] == [[(2, 1, 6), (2, 6, 8), (2, 4, 8)]] * 3
