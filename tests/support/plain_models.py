@@ -171,8 +171,9 @@ class Mixture(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for gate in self.gates:
-            weights = gate(x).softmax(-1)
-            x = x + torch.stack([w[..., None] * e(x) for w, e in zip(weights.unbind(-1), self.experts)]).sum(0)
+            weights = gate(x).softmax(-1).unbind(-1)
+            found = [w[..., None] * expert(x) for w, expert in zip(weights, self.experts, strict=True)]
+            x = x + torch.stack(found).sum(0)
         return self.head(x)
 
 

@@ -15,9 +15,7 @@ CPU = torch.device("cpu")
 def twin(model: PartitionedModel, built: nn.Module) -> list[nn.Module]:
     """Return the segments' modules with one object per tied parameter, and give `built` their values."""
     shared: dict[int, Tensor] = {}
-    segments = [
-        model.materialise(i, seed=3, device=CPU, shared=shared) for i in range(model.num_segments)
-    ]
+    segments = [model.materialise(i, seed=3, device=CPU, shared=shared) for i in range(model.num_segments)]
     values = {name: t for s in segments for name, t in (*s.named_parameters(), *s.named_buffers())}
     with torch.no_grad():
         for name, tensor in (*built.named_parameters(), *built.named_buffers()):

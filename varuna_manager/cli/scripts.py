@@ -37,6 +37,7 @@ class Measured:
 
     model: ModelRecord
     profile: Profile | None
+    warnings: tuple[str, ...]  # what the user should know of how the model was cut
 
 
 def measure(spec: JobSpec, workdir: Path, *, with_profile: bool) -> Measured:
@@ -49,6 +50,7 @@ def measure(spec: JobSpec, workdir: Path, *, with_profile: bool) -> Measured:
     return Measured(
         model=canonical.loads(ModelRecord, json.dumps(answer["model"])),
         profile=canonical.loads(Profile, json.dumps(answer["profile"])) if with_profile else None,
+        warnings=tuple(answer.get("warnings", ())),
     )
 
 

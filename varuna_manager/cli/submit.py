@@ -46,6 +46,8 @@ def submit(file: Path, *, follow: bool, dry_run: bool, as_json: bool, manager: s
         measured = _measured(job, with_profile=False)
         if mistakes := model_mistakes(job.located, measured.model):
             return _refuse(mistakes)
+        for warning in measured.warnings:
+            click.echo(f"note: {warning}", err=True)
         if dry_run:
             return show(_dry_run(client, job, measured), as_json=as_json)
     with packed(job.workdir) as (bundle, archive):

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from varuna_runtime.partition import naming
 from varuna_runtime.partition.construction import Construction
 from varuna_runtime.partition.example import Example
+from varuna_runtime.partition.pretrained import Pretrained
 from varuna_runtime.partition.replay import replaying
 from varuna_runtime.partition.seeding import preserved_random_state
 from varuna_runtime.partition.segments import Segments, segments_of, whole
@@ -22,19 +24,26 @@ from varuna_runtime.spec.model import SegmentRecord, TiedParameter
 ModelFactory = Callable[[], nn.Module | Sequence[nn.Module]]
 
 
-def cut(build_model: ModelFactory, example: Callable[[], Example] | None = None) -> "PartitionedModel":
+def cut(
+    build_model: ModelFactory,
+    example: Callable[[], Example] | None = None,
+    *,
+    pretrained: str | Path | None = None,
+) -> "PartitionedModel":
     """Call `build_model` once on the meta device and return its segments.
 
     `example` tells what inputs look like; it is called once. With it a module that has neither marks nor is a
-    sequence is traced and cut between its blocks, else it is one segment. Leaves every global random state as
-    it was. Raises ModelRefused, naming the module, when the model cannot be cut at its marks or its
-    construction cannot be replayed tensor by tensor.
+    sequence is traced and cut between its blocks, else it is one segment. `pretrained` is a file, folder or
+    index of safetensors with initial values. Leaves every global random state as it was. Raises ModelRefused,
+    naming the module, when the model cannot be cut at its marks or its construction cannot be replayed tensor
+    by tensor.
     """
     construction = Construction()
     model = whole(construction.run(build_model))
     with preserved_random_state():
+        stored = None if pretrained is None else Pretrained(pretrained, model)
         found = segments_of(model, None if example is None else example())
-    return PartitionedModel(construction, model, found)
+    return PartitionedModel(construction, model, found, stored)
 
 
 class PartitionedModel:
@@ -49,13 +58,17 @@ class PartitionedModel:
     keywords: tuple[str, ...]  # arguments that the first segment takes, in its order; empty: positional
     warnings: tuple[str, ...]  # what the user should know of how the model was cut
 
-    def __init__(self, construction: Construction, model: nn.Module, found: Segments) -> None:
+    def __init__(
+        self, construction: Construction, model: nn.Module, found: Segments, pretrained: Pretrained | None
+    ) -> None:
         segments, self.keywords = found.segments, found.keywords
-        self.warnings = (found.warning,) if found.warning else ()
+        self.warnings = tuple(filter(None, (found.warning, pretrained.warning if pretrained else "")))
         naming.refuse_shared_statistics(segments)
         naming.refuse_hidden_parameters(segments)
         naming.refuse_gradient_hooks(segments)
-        self._values = InitialValues(construction, naming.all_tensors(segments))
+        self._values = InitialValues(
+            construction, naming.all_tensors(segments), pretrained.stored if pretrained else {}
+        )
         self._modules = tuple(segment.module for segment in segments)
         self._names = naming.state_names(model, segments)
         self.tied = naming.tied_parameters(segments)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from varuna_runtime.partition.construction import Construction
+from varuna_runtime.partition.pretrained import Stored
 from varuna_runtime.partition.recording import TensorRef, draws
 from varuna_runtime.partition.replay import replay
 from varuna_runtime.spec.errors import ModelRefused
@@ -17,7 +18,9 @@ from varuna_runtime.spec.errors import ModelRefused
 class InitialValues:
     """Knows every tensor of a model by name, in canonical order, and can make each of them real."""
 
-    def __init__(self, construction: Construction, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, construction: Construction, tensors: Mapping[str, Tensor], stored: Mapping[int, Stored]
+    ) -> None:
         for name, tensor in tensors.items():
             if is_lazy(tensor):
                 raise ModelRefused(f"{name!r} has no shape yet; use a module that is not lazy")
@@ -26,20 +29,25 @@ class InitialValues:
         _refuse_overlap(refs)
         self._draws = draws(self._recording, refs)
         self._refs = {id(tensors[name]): ref for name, ref in refs.items()}
+        self._stored = stored
 
     def of(self, tensor: Tensor, *, seed: int, device: torch.device) -> Tensor:
         """Return fresh real values of one of the model's tensors; call inside `replaying`.
 
         A tensor that was real from the start (a constant given as numbers) is copied.
         """
-        ref = self._refs.get(id(tensor))
-        value = tensor.clone() if ref is None else replay(self._recording, ref, self._draws, seed)
-        value = value.detach().to(device)
+        value = self._on_cpu(tensor, seed).detach().to(device)
         if not isinstance(tensor, torch.nn.Parameter):
             return value
         parameter = torch.nn.Parameter(value, requires_grad=tensor.requires_grad)
         vars(parameter).update(vars(tensor))
         return parameter
+
+    def _on_cpu(self, tensor: Tensor, seed: int) -> Tensor:
+        if id(tensor) in self._stored:
+            return self._stored[id(tensor)].read(tensor.dtype)
+        ref = self._refs.get(id(tensor))
+        return tensor.clone() if ref is None else replay(self._recording, ref, self._draws, seed)
 
 
 def _refuse_overlap(refs: Mapping[str, TensorRef]) -> None:

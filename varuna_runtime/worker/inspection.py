@@ -44,6 +44,7 @@ class Inspected:
     """The answer about a script that can."""
 
     model: ModelRecord
+    warnings: tuple[str, ...]  # what the user should know of how the model was cut
 
 
 class AnsweringHost(Host, Protocol):
@@ -62,19 +63,22 @@ class InspectHost:
     def run(self, training: Training) -> NoReturn:
         """Record the model; never returns."""
         refuse_unforkable()
-        self.answer = Inspected(model=model_record(training, self._spec))
+        self.answer = inspected(training, self._spec)
         raise ScriptStopped
 
 
-def model_record(training: Training, spec: JobSpec | None) -> ModelRecord:
+def inspected(training: Training, spec: JobSpec | None) -> Inspected:
     """Return what a training's model and data set look like, without making any weights."""
     resolved = resolve(training, spec)
     partitioned = partition_of(training)
-    return ModelRecord(
-        segments=partitioned.record_segments,
-        tied=partitioned.tied,
-        num_samples=resolved.num_samples,
-        num_steps=resolved.num_steps,
+    return Inspected(
+        model=ModelRecord(
+            segments=partitioned.record_segments,
+            tied=partitioned.tied,
+            num_samples=resolved.num_samples,
+            num_steps=resolved.num_steps,
+        ),
+        warnings=partitioned.warnings,
     )
 
 

@@ -43,6 +43,8 @@ class LoneHost:
     def _train(self, training: Training, settings: ResolvedTraining) -> Result:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = partition_of(training)
+        for warning in model.warnings:
+            self._report(f"note: {warning}")
         plan = lone_plan(model, settings)
         engine = RankEngine(training, settings, model, plan, MemoryNetwork(1).link(0), device=device)
         callbacks = Callbacks(training.callbacks)

@@ -52,7 +52,7 @@ def partition_of(
     training: Training, *, example: Callable[[Training], Example] = example_of
 ) -> PartitionedModel:
     """Return the segments of a training's model; see `varuna_runtime.partition.cut`."""
-    return cut(training.model, lambda: example(training))
+    return cut(training.model, lambda: example(training), pretrained=training.pretrained)
 
 
 def _answer(training: Training, sending: int) -> None:

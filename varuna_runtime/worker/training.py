@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ class Training:
     seed: int = 0
     collate: Callable[[list[Any]], Any] | None = None
     inputs: Callable[[Any], Any] | None = None
+    pretrained: str | Path | None = None  # file, folder or index of safetensors with initial values
     evaluation: Evaluation | None = None
     callbacks: Sequence[Any] = ()  # called on rank 0 after each commit; see `worker.callbacks`
 
@@ -123,6 +125,7 @@ def train(
     seed: int = 0,
     collate: Callable[[list[Any]], Any] | None = None,
     inputs: Callable[[Any], Any] | None = None,
+    pretrained: str | Path | None = None,
     evaluation: Evaluation | None = None,
     callbacks: Sequence[Any] = (),
 ) -> Result:
@@ -147,6 +150,7 @@ def train(
         seed=seed,
         collate=collate,
         inputs=inputs,
+        pretrained=pretrained,
         evaluation=evaluation,
         callbacks=callbacks,
     )
@@ -203,6 +207,8 @@ def _check_functions(training: Training) -> None:
         may_lack = name in ("scheduler", "collate", "inputs")
         if not callable(value) and not (may_lack and value is None):
             raise InvalidInput(f"{name}: seen {value!r}, wanted a function")
+    if training.pretrained is not None and not isinstance(training.pretrained, str | Path):
+        raise InvalidInput(f"pretrained: seen {training.pretrained!r}, wanted a path")
 
 
 def _check_numbers(training: Training) -> None:
