@@ -8,12 +8,13 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from varuna_runtime.partition import blocks
-from varuna_runtime.partition.checks import refuse_other_sizes
+from varuna_runtime.partition.checks import InputChecks
 from varuna_runtime.partition.example import Example
-from varuna_runtime.partition.exporting import Output, Untraceable, export
+from varuna_runtime.partition.exporting import Export, Output, Untraceable, export
 from varuna_runtime.partition.graphs import (
     Region,
     aliases,
+    dimension,
     is_random,
     is_size,
     num_bytes,
@@ -24,6 +25,7 @@ from varuna_runtime.partition.graphs import (
 from varuna_runtime.partition.splitting import Cuts, Sizes, crossings, parts
 
 _OUTPUT = "varuna_output"
+_CHECKS = "varuna_checks"
 _STANDING = ("placeholder", "get_attr", "output")
 
 
@@ -36,7 +38,7 @@ def automatic_parts(model: nn.Module, example: Example) -> tuple[tuple[str, nn.M
     graph, attributes = traced.graph, dict(traced.attributes)
     tidy(graph, attributes)
     _build_output(graph, traced.output, attributes)
-    _check_inputs(graph, example)
+    _check_inputs(traced, example, attributes)
     plan = _Plan(graph, attributes)
     chosen = plan.cuts()
     cuts = plan.split(chosen)
@@ -65,19 +67,17 @@ def _build_output(graph: fx.Graph, output: Output, attributes: dict[str, Any]) -
     end.args = (built,)
 
 
-def _check_inputs(graph: fx.Graph, example: Example) -> None:
+def _check_inputs(traced: Export, example: Example, attributes: dict[str, Any]) -> None:
     """Have the first part refuse sizes that the traced forward is not for."""
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    wanted = tuple(
-        (
-            i.name or f"input {place}",
-            tuple(d if isinstance(d, int) else size_text(d) for d in node.meta["val"].shape),
-        )
-        for place, (node, i) in enumerate(zip(inputs, example, strict=True))
-    )
-    after = inputs[-1].next if inputs else next(iter(graph.nodes))
-    with graph.inserting_before(after):
-        graph.call_function(refuse_other_sizes, (tuple(inputs), wanted))
+    inputs = [node for node in traced.graph.nodes if node.op == "placeholder"]
+    dimensions = [
+        [dimension(size, f"{i.name or f'input {place}'} dimension {dim}") for dim, size in enumerate(shape)]
+        for place, (i, shape) in enumerate(zip(example, (n.meta["val"].shape for n in inputs), strict=True))
+    ]
+    attributes[_CHECKS] = InputChecks(dimensions, traced.conditions)
+    after = inputs[-1].next if inputs else next(iter(traced.graph.nodes))
+    with traced.graph.inserting_before(after):
+        traced.graph.create_node("call_module", _CHECKS, tuple(inputs))
 
 
 class _Plan:
@@ -152,7 +152,7 @@ class _Plan:
         """Return what follows from inputs and constants alone, with the inputs whose values it needs."""
         found: dict[fx.Node, frozenset[fx.Node]] = {}
         for node in self._ops:
-            if node in self._edited or is_random(node) or node.target is refuse_other_sizes:
+            if node in self._edited or is_random(node):
                 continue
             if node.op == "call_module" and not self._is_pure_region(node):
                 continue

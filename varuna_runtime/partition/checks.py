@@ -1,31 +1,79 @@
-"""What a traced model checks of its inputs in every micro-batch."""
+"""What a traced model checks of its inputs: that forward would take the path that was traced."""
 
-from torch import Tensor
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from varuna_runtime.spec.errors import ModelRefused
 
-Sizes = tuple[tuple[str, tuple[int | str, ...]], ...]  # name of an input, its sizes: fixed, or a symbol
+_SMALLEST = 3  # the tracer takes 0 and 1 for special, and so sizes from which 1 is subtracted
 
 
-def refuse_other_sizes(inputs: tuple[Tensor, ...], wanted: Sizes) -> None:
-    """Raise ModelRefused if inputs have sizes that the model was not traced for.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dimension:
+    """One dimension of an input as it was traced."""
 
-    A number must be met; inputs with the same symbol must agree.
-    """
-    known: dict[str, tuple[int, str]] = {}
-    for tensor, (name, sizes) in zip(inputs, wanted, strict=True):
-        if tensor.ndim != len(sizes):
-            raise ModelRefused(f"{name} has {tensor.ndim} dimensions; the first samples have {len(sizes)}")
-        for dim, (seen, size) in enumerate(zip(tensor.shape, sizes, strict=True)):
-            if isinstance(size, int):
-                if seen != size:
+    where: str
+    fixed: int | None  # the only size that forward works for; None: open
+    symbol: Any  # sympy's, which conditions speak of; None if it was never open
+
+
+class InputChecks(nn.Module):
+    """Refuses inputs of sizes that the traced forward is not for."""
+
+    def __init__(self, dimensions: Sequence[Sequence[Dimension]], conditions: Sequence[Any]) -> None:
+        """Take the dimensions of each input, and sympy's conditions that forward branched on."""
+        super().__init__()
+        self._of = _Frozen(tuple(map(tuple, dimensions)), tuple(conditions))
+
+    def forward(self, *inputs: Tensor) -> None:
+        """Raise ModelRefused if a size or a condition differs; looks at each combination of sizes once."""
+        sizes = tuple(tensor.shape for tensor in inputs)
+        if sizes not in self._of.good:
+            self._refuse(sizes)
+            self._of.good.add(sizes)
+
+    def _refuse(self, sizes: tuple[torch.Size, ...]) -> None:
+        known: dict[Any, int] = {}
+        for seen, wanted in zip(sizes, self._of.dimensions, strict=True):
+            if len(seen) != len(wanted):
+                name = wanted[0].where.partition(" dimension")[0] if wanted else "an input"
+                raise ModelRefused(f"{name} has {len(seen)} dimensions; the first samples have {len(wanted)}")
+            for size, dimension in zip(seen, wanted, strict=True):
+                if dimension.fixed not in (None, size):
                     raise ModelRefused(
-                        f"{name} has size {seen} in dimension {dim}; forward only works for {size}, the size "
-                        "in the first samples: pad to it, or set CutPoints instead of automatic cuts"
+                        f"{dimension.where} has size {size}; forward only works for {dimension.fixed}, the "
+                        "size in the first samples: pad to it, or set CutPoints in place of automatic cuts"
                     )
-            elif known.setdefault(size, (seen, f"{name} dimension {dim}"))[0] != seen and size.isidentifier():
-                other, where = known[size]
-                raise ModelRefused(
-                    f"{name} has size {seen} in dimension {dim}, but {where} has {other}; "
-                    "forward only works where they are equal"
-                )
+                if dimension.symbol is not None:
+                    known[dimension.symbol] = size
+        for condition in self._of.conditions:
+            self._refuse_path(condition, known)
+
+    def _refuse_path(self, condition: Any, known: dict[Any, int]) -> None:
+        values = {symbol: known.get(symbol) for symbol in condition.free_symbols}
+        if any(value is None or value < _SMALLEST for value in values.values()):
+            return
+        if bool(condition.subs(values)):
+            return
+        names = {str(d.symbol): d.where for wanted in self._of.dimensions for d in wanted}
+        told = ", ".join(f"{names[str(symbol)]} is {values[symbol]}" for symbol in sorted(values, key=str))
+        raise ModelRefused(
+            f"forward branches on sizes: for the first samples {condition} held, but now {told}; "
+            "pad to such sizes, or set CutPoints in place of automatic cuts"
+        )
+
+
+class _Frozen:
+    """Shared by all copies of a segment."""
+
+    def __init__(self, dimensions: tuple[tuple[Dimension, ...], ...], conditions: tuple[Any, ...]) -> None:
+        self.dimensions = dimensions
+        self.conditions = conditions
+        self.good: set[tuple[torch.Size, ...]] = set()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Frozen":
+        return self

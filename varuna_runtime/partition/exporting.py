@@ -53,6 +53,7 @@ class Export:
     graph: fx.Graph  # node.meta["val"] is the fake value; "nn_module_stack" the modules it was called in
     attributes: Mapping[str, Any]  # what get_attr and call_module nodes name: meta tensors, modules
     output: Output
+    conditions: tuple[Any, ...]  # on sizes that forward branched on, as sympy has them
 
 
 class Untraceable(Exception):
@@ -76,7 +77,14 @@ def export(model: nn.Module, example: Example) -> Export:
         program = _exported(entry, stand_in, tuple(i.zeros() for i in example))
     originals = {id(fakes[id(t)]): t for t in held_tensors(model).values() if id(t) in fakes}
     assert entry.output is not None
-    return _unlifted(program, model, originals, entry.output)
+    graph, attributes = _unlifted(program, model, originals)
+    conditions = {str(guard.expr): guard.expr for guard in mode.shape_env.guards}
+    return Export(
+        graph=graph,
+        attributes=attributes,
+        output=entry.output,
+        conditions=tuple(conditions[text] for text in sorted(conditions)),
+    )
 
 
 def _exported(entry: "_Entry", model: nn.Module, values: tuple[Tensor, ...]) -> Any:
@@ -175,7 +183,9 @@ def _normalised(self: Any, value: Tensor) -> Tensor:
 _NORMS = (torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default)
 
 
-def _unlifted(program: Any, model: nn.Module, originals: Mapping[int, Tensor], output: Output) -> Export:
+def _unlifted(
+    program: Any, model: nn.Module, originals: Mapping[int, Tensor]
+) -> tuple[fx.Graph, dict[str, Any]]:
     """Turn an exported program's lifted tensors back into attributes of the user's model."""
     graph: fx.Graph = program.graph
     targets = {spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.target}
@@ -189,7 +199,7 @@ def _unlifted(program: Any, model: nn.Module, originals: Mapping[int, Tensor], o
             attributes[str(node.target)] = getattr(program.graph_module, str(node.target))
         elif node.target in _NORMS:
             _put_back_module(node, model, attributes)
-    return Export(graph=graph, attributes=attributes, output=output)
+    return graph, attributes
 
 
 def _replace_by_attributes(

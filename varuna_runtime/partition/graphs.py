@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch._ops import HigherOrderOperator, OpOverload
 
+from varuna_runtime.partition.checks import Dimension
+
 _aten = torch.ops.aten
 _SIZES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range")
@@ -230,6 +232,18 @@ def _num_bytes(value: Tensor) -> int:
 def _hint(size: Any) -> int:
     hint = size.node.hint if size.node.has_hint() else None
     return 1 if hint is None else int(hint)
+
+
+def dimension(size: Any, where: str) -> Dimension:
+    """Return what a traced input's size says of it."""
+    if isinstance(size, int):
+        return Dimension(where=where, fixed=size, symbol=None)
+    now, original = size.node.expr, size.node._expr
+    return Dimension(
+        where=where,
+        fixed=int(now) if now.is_number else None,
+        symbol=original if original.is_symbol else None,
+    )
 
 
 def size_text(size: Any) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tests.support import plain_models as plain
 from tests.support.recomposing import of_segments, of_whole, twin
 from varuna_runtime.partition import ExampleInput, PartitionedModel, cut
+from varuna_runtime.spec.errors import ModelRefused
 
 
 def floats(*shape: int) -> Tensor:
@@ -99,3 +100,46 @@ def test_what_follows_from_inputs_is_made_again_unless_it_is_smaller():
         values = segment(*values)
         seen.append([tuple(v.shape) for v in values])
     assert seen[2:] == [[(2, 1, 6), (2, 6, 8), (2, 4, 8)]] * 3
+
+
+class Branching(nn.Module):
+    """Fixed to eight positions, and another function from eleven tokens on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.second = nn.Linear(64, 3)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        if y.shape[1] > 10:
+            y = y * 2
+        return self.second(self.first(x).reshape(x.shape[0], 64)) + y.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "reason"),
+    [
+        ((3, 8, 8), (3, 12), None),
+        ((1, 8, 8), (1, 30), None),
+        ((2, 9, 8), (2, 12), "input 0 dimension 1 has size 9; forward only works for 8"),
+        ((2, 8, 8), (2, 7), r"forward branches on sizes: .* > 10 held, but now input 1 dimension 1 is 7"),
+        ((4, 8, 8), (3, 12), "input 0 dimension 0 is 4, input 1 dimension 0 is 3"),
+        ((2, 8), (2, 12), "input 0 has 2 dimensions; the first samples have 3"),
+    ],
+)
+def test_sizes_for_which_forward_would_do_something_else_are_refused(
+    x: tuple[int, ...], y: tuple[int, ...], reason: str | None
+):
+    segments = twin(_branching(), whole := Branching())
+    if reason is None:
+        wanted, _ = of_whole(whole, (floats(*x), floats(*y)), seed=1)
+        found, _ = of_segments(segments, (floats(*x), floats(*y)), seed=1)
+        assert found[0].equal(wanted[0])
+        return
+    with pytest.raises(ModelRefused, match=reason):
+        of_segments(segments, (floats(*x), floats(*y)), seed=1)
+
+
+@cache
+def _branching() -> PartitionedModel:
+    return cut(Branching, lambda: kinds((floats(2, 8, 8), floats(2, 12))))

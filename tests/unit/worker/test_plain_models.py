@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from tests.support import plain_models as plain
-from tests.support.fleet import Fleet, Snapshot, assert_equal_bits
+from tests.support.fleet import Fleet, Snapshot, assert_equal_bits, settings_of
 from tests.support.toys import momentum_sgd
 from varuna_runtime.partition import PartitionedModel
+from varuna_runtime.spec.layout import BatchShape
+from varuna_runtime.worker.data import SampleSource
 from varuna_runtime.worker.partitioning import partition_of
 from varuna_runtime.worker.training import Training
 
@@ -102,10 +104,6 @@ def test_running_statistics_are_those_of_a_plain_loop():
 
 
 def _first_batch(source: Training) -> dict[str, Tensor]:
-    from tests.support.fleet import settings_of
-    from varuna_runtime.spec.layout import BatchShape
-    from varuna_runtime.worker.data import SampleSource
-
     shape = BatchShape(batch_size=7, micro_batch_size=7, virtual_replicas=1)
     found: dict[str, Tensor] = SampleSource.of(source, settings_of(source, shape)).micro_batch(0, 0, 7)
     return found
@@ -131,14 +129,3 @@ def test_evaluation_leaves_out_dropout_and_uses_running_statistics():
         part = frozen.materialise(i, seed=5, device=cpu).eval()
         rows_in = part(*(rows_in if isinstance(rows_in, tuple) else (rows_in,)))
     assert rows_in.equal(wanted)
-
-
-def test_another_size_than_the_model_was_traced_for_is_refused():
-    fleet = Fleet(training("resnet"), "2x1", model=model_of("resnet"))
-    module = fleet.model.materialise(0, seed=5, device=torch.device("cpu"))
-    from varuna_runtime.spec.errors import ModelRefused
-
-    with pytest.raises(ModelRefused, match=r"x has size 4 in dimension 1; forward only works for 3"):
-        module(torch.randn(2, 4, 8, 8))
-    with pytest.raises(ModelRefused, match="x has 3 dimensions"):
-        module(torch.randn(2, 4, 8))
