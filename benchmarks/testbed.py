@@ -210,6 +210,7 @@ class Ranks:
 def _serve(pipe: Connection, network: Network | Loopback, rank: int, make: Make) -> None:
     """Run in the child: build, then answer calls until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.register(signal.SIGUSR1)
     try:
         network.enter(rank)
