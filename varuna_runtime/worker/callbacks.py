@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.reports import EvaluationReport, Report, StepReport, json_line
 from varuna_runtime.worker import clock
-from varuna_runtime.worker.tensorboard import EventFile
+from varuna_runtime.worker.tensorboard import EventFile, require_tensorboard
 
 _METHODS = ("on_step", "on_evaluation")
 
@@ -102,6 +102,8 @@ class TensorBoard:
     """Writes each report into event files of a folder; needs `varuna[tensorboard]`."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Raises InvalidInput where tensorboard is not installed: better now than after the first step."""
+        require_tensorboard()
         self._folder = Path(folder)
         self._file: EventFile | None = None
 

@@ -1,5 +1,6 @@
 """Writes reports as TensorBoard event files; imports the package tensorboard when first used, never torch."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +10,21 @@ from varuna_runtime.spec.reports import Report, scalars
 _FLUSH_S = 5
 
 
+def require_tensorboard() -> None:
+    """Raise InvalidInput where the package is not installed."""
+    if find_spec("tensorboard") is None:
+        raise InvalidInput("TensorBoard files need the package tensorboard; install varuna[tensorboard]")
+
+
 class EventFile:
     """One more event file of a folder; what older ones there say of `first_step` and later counts no more."""
 
     def __init__(self, folder: Path, *, first_step: int, at_s: float) -> None:
         """Open it; raises InvalidInput where tensorboard is not installed."""
-        try:
-            from tensorboard.compat.proto import event_pb2, summary_pb2
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError as err:
-            raise InvalidInput(
-                "TensorBoard files need the package tensorboard; install varuna[tensorboard]"
-            ) from err
+        require_tensorboard()
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
         self._event: Any = event_pb2.Event
         self._summary: Any = summary_pb2.Summary
         folder.mkdir(parents=True, exist_ok=True)

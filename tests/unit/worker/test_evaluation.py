@@ -17,6 +17,7 @@ from varuna_runtime.spec.job import Precision
 from varuna_runtime.spec.manifest import EvaluationRecord
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.evaluation import Evaluation
+from varuna_runtime.worker.figures import Folding, Measure
 from varuna_runtime.worker.signals import EvaluationDone, Progressed, StepDone, Waiting
 from varuna_runtime.worker.training import Training, check
 
@@ -55,7 +56,8 @@ def evaluate(fleet: Fleet, *, num: int = 1, seed: int = 0) -> list[EvaluationRec
 
 def accuracy(output: Tensor, batch: tuple[Tensor, Tensor]) -> dict[str, object]:
     right = (output.argmax(-1) == batch[1]).float()
-    return {"accuracy": (right.sum(), right.numel()), "first": right[:, 0].mean()}
+    uneven = 10.0 ** float(batch[1].sum() % 17) / 3  # added in another order, such numbers give other bits
+    return {"accuracy": (right.sum(), right.numel()), "first": right[:, 0].mean(), "uneven": (uneven, 0.3)}
 
 
 def tied(every_steps: int = 1, **changes: Any) -> Training:
@@ -81,7 +83,7 @@ def alone() -> EvaluationRecord:
 @pytest.mark.parametrize("layout", ["2x1", "1x2", "3x2", "1x3"])
 def test_a_layout_gives_the_figures_of_one_process(layout: str) -> None:
     assert evaluate(Fleet(tied(), layout), num=2, seed=3) == [alone()]
-    assert list(alone().values) == ["loss", "accuracy", "first"]
+    assert list(alone().values) == ["loss", "accuracy", "first", "uneven"]
     assert (alone().step, alone().samples) == (1, HELD_OUT)
 
 
@@ -202,6 +204,14 @@ def test_the_size_of_batches_and_the_loss_may_be_others_than_in_training() -> No
     assert sizes == [7, 7, 3]
     assert record is not None
     assert [figure.weight for figure in record.figures] == [HELD_OUT]
+
+
+def test_micro_batches_are_added_from_left_to_right() -> None:
+    folding = Folding()
+    for total, weight in [(0.1, 1.0), (1e16, 1.0), (-1e16, 2.0)]:
+        folding.add((Measure("x", total, weight),))
+    (figure,) = folding.figures()
+    assert float.fromhex(figure.value_hex) == ((0.1 + 1e16) - 1e16) / 4.0 == 0.0
 
 
 # --- when ----------------------------------------------------------------------------------------------

@@ -191,4 +191,5 @@ def test_the_scale_takes_no_part_in_what_is_learnt() -> None:
     fleet.resume(replace(initial, trainer=replace(initial.trainer, scaler=lower)))
     ended = fleet.train(1)
     assert ended.steps[0].loss_scale == INITIAL / 4
+    assert ended.steps[0].grad_norm == usual.steps[0].grad_norm
     assert all(tensor.equal(ended.tensors[name]) for name, tensor in usual.tensors.items())
