@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from tests.support.checkpoints import model_record, state, trainer_state
 from varuna_runtime.checkpoint.assembly import Incomplete, RankRecord, assemble, segment_names
@@ -85,3 +86,53 @@ def test_the_parameters_must_be_those_of_the_model(num_segments: int) -> None:
         trainer=trainer_state(5),
     )
     assert isinstance(outcome, Manifest) == (num_segments < 3)
+
+
+def sharing(rank: int, *own: tuple[str, int]) -> RankRecord:
+    """A record of a rank that holds these names, of so many elements, beside what both hold."""
+    shared = {
+        segment: {name: tensor for name, tensor in held.items() if not name.startswith("optim:")}
+        for segment, held in VALUES.items()
+    }
+    shared[0] |= {name: torch.zeros(num_elements) for name, num_elements in own}
+    parts = part_of(shared, replicas=2, replica=rank)
+    entries = tuple(
+        describe(encode(ShardLabel(job="job", step=5, generation=1, segment=segment, part=rank), part))
+        for segment, part in parts.items()
+    )
+    held = tuple(segment_names(segment, shared[segment]) for segment in shared)
+    return replace(record(rank), held=held, shards=entries)
+
+
+WEIGHT = "optim:0.w0:exp_avg"  # of a parameter of 12 elements
+
+
+def test_state_that_replicas_hold_in_shares_makes_a_manifest() -> None:
+    first = sharing(0, (f"{WEIGHT}@0", 8), ("optim:0.w1:exp_avg@", 3))
+    second = sharing(1, (f"{WEIGHT}@8", 4), ("optim:0.w2:exp_avg@", 8))
+    manifest = made(first, second)
+    assert isinstance(manifest, Manifest)
+    names = [tensor.name for entry in manifest.shards for tensor in entry.tensors]
+    assert sorted(name for name in names if "@" in name) == [
+        f"{WEIGHT}@0",
+        f"{WEIGHT}@8",
+        "optim:0.w1:exp_avg@",
+        "optim:0.w2:exp_avg@",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        ((f"{WEIGHT}@0", 8), (f"{WEIGHT}@7", 5), "do not meet at element 7"),
+        ((f"{WEIGHT}@0", 8), (f"{WEIGHT}@9", 3), "do not meet at element 9"),
+        ((f"{WEIGHT}@0", 8), ("optim:0.w1:exp_avg@", 3), "only a part of"),
+        ((f"{WEIGHT}@4", 8), ("optim:0.w1:exp_avg@", 3), "do not meet at element 4"),
+        ((f"{WEIGHT}@0", 8), (f"{WEIGHT}@8", 5), "only a part of"),
+        ((f"{WEIGHT}@", 12), (f"{WEIGHT}@0", 12), "twice"),
+    ],
+)
+def test_shares_that_do_not_make_a_whole_make_no_manifest(
+    first: tuple[str, int], second: tuple[str, int], why: str
+) -> None:
+    assert why in reason(sharing(0, first), sharing(1, second))
