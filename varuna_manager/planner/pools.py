@@ -41,6 +41,8 @@ class SlotPool:
 
     def splits(self, layout: Layout, stage: int) -> bool:
         """Return whether some replica has `stage` and the next one in different units."""
+        if self.unit_slots == 1:
+            return True
         replicas = range(min(layout.replicas, self.unit_slots))  # from there on the pattern repeats
         return any((layout.rank(stage=stage, replica=d) + 1) % self.unit_slots == 0 for d in replicas)
 

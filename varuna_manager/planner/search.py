@@ -1,13 +1,13 @@
 """The search: lower bounds first, simulate only what can still win; exact over its candidates."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 
 from varuna_manager.planner.bounds import SLACK, pipeline_bound_s
 from varuna_manager.planner.candidates import Candidate, Shape, candidates
-from varuna_manager.planner.pipeline import pipeline
+from varuna_manager.planner.pipeline import Pipeline, pipeline
 from varuna_manager.planner.pools import SlotPool
 from varuna_manager.planner.request import PlanRequest
 from varuna_manager.planner.simulate import Simulation, simulate
@@ -16,6 +16,7 @@ from varuna_runtime.spec.layout import ScheduleKind, Stage
 
 MOVED_MAX = 128
 """Stages times micro-batches up to which cuts are moved after the simulation; with more, they matter less."""
+TIMINGS_MAX = 64  # schedules of one layout come within fewer candidates than that
 MOVED_GAP = 0.01
 """Gap between simulation and bound below which no cut is moved."""
 
@@ -83,6 +84,7 @@ class _Evaluator:
     def __init__(self, request: PlanRequest, choices: Sequence[Shape]) -> None:
         self._request, self._shapes = request, choices
         self._cutters: dict[tuple[object, ...], StageCutter] = {}
+        self._timings: dict[tuple[object, ...], Pipeline] = {}
 
     def score(self, candidate: Candidate, best_s: float) -> Scored:
         if candidate.bound_s * (1 - SLACK) > best_s:
@@ -117,20 +119,30 @@ class _Evaluator:
 
     def _scored(self, candidate: Candidate, stages: tuple[Stage, ...], best_s: float) -> tuple[Scored, float]:
         """Return the candidate with these stages, simulated if it can still win, and its lower bound."""
-        shape = self._shapes[candidate.shape]
-        timing = pipeline(
-            shape.work,
-            self._request.model,
-            shape.batch,
-            candidate.pool,
-            layout=candidate.layout,
-            schedule=candidate.schedule,
-            stages=stages,
-        )
+        timing = self._timed(candidate, stages)
         bound_s = pipeline_bound_s(timing)
         simulation = None if bound_s * (1 - SLACK) > best_s else simulate(timing)
         step_s = bound_s if simulation is None else simulation.step_s
         return Scored(candidate=candidate, step_s=step_s, stages=stages, simulation=simulation), bound_s
+
+    def _timed(self, candidate: Candidate, stages: tuple[Stage, ...]) -> Pipeline:
+        """Return the candidate's times; schedules that are cut alike have them in common."""
+        pool = candidate.pool
+        key = candidate.shape, candidate.layout, pool.unit_slots, pool.memory_bytes, stages
+        if key not in self._timings:
+            if len(self._timings) >= TIMINGS_MAX:
+                self._timings.clear()
+            shape = self._shapes[candidate.shape]
+            self._timings[key] = pipeline(
+                shape.work,
+                self._request.model,
+                shape.batch,
+                pool,
+                layout=candidate.layout,
+                schedule=candidate.schedule,
+                stages=stages,
+            )
+        return replace(self._timings[key], schedule=candidate.schedule)
 
     def cutter(self, candidate: Candidate) -> StageCutter:
         """Return the cutter that all layouts of equal D, schedule, shape and memory share."""

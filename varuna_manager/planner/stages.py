@@ -39,6 +39,7 @@ class StageCutter:
         self._reduction_s = transfer_s(work.cross_node, 1.0) * volume * params
         self._table = CutTable(work.num_segments, self._cost)
         self._least = CutTable(work.num_segments, self._least_peak)
+        self._known: dict[tuple[int, int, int], Stage] = {}  # cuts into more stages end like those into fewer
 
     def stages(self, num_stages: int) -> tuple[Stage, ...] | None:
         """Return the best stages, or None when none fit."""
@@ -74,6 +75,12 @@ class StageCutter:
         return self._least.worst(num_stages) * MARGIN
 
     def _stage(self, first: int, last: int, stages_left: int) -> Stage:
+        place = first, last, stages_left
+        if place not in self._known:
+            self._known[place] = self._chosen(first, last, stages_left)
+        return self._known[place]
+
+    def _chosen(self, first: int, last: int, stages_left: int) -> Stage:
         recompute = self.peak(first, last, stages_left) > self._room
         in_flight = self._most_in_flight(first, last, stages_left, recompute=recompute)
         return Stage(first=first, last=last, recompute=recompute, in_flight=in_flight)

@@ -5,7 +5,7 @@ import pytest
 from tests.support.planning import profile, segment
 from varuna_manager.planner.stages import StageCutter
 from varuna_manager.planner.workload import workload
-from varuna_runtime.spec.layout import BatchShape, ScheduleKind
+from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind
 
 BATCH = BatchShape(batch_size=64, micro_batch_size=2, virtual_replicas=1)
 UNBOUNDED = 2**60
@@ -20,7 +20,7 @@ def test_no_segment_is_lost_or_used_twice_by_any_number_of_stages(num_segments: 
     cutter = StageCutter(
         workload(profile(costs), 2),
         BATCH,
-        replicas=1,
+        layout=Layout(stages=1, replicas=1),
         schedule=ScheduleKind.ONE_F_ONE_B,
         num_micro=32,
         memory_bytes=UNBOUNDED,
