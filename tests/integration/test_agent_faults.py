@@ -286,6 +286,23 @@ def test_an_exception_in_the_data_set_is_a_user_error_with_its_traceback(tmp_pat
     asyncio.run(run())
 
 
+def test_an_exception_on_one_rank_is_what_every_rank_reports(tmp_path: Path) -> None:
+    failing = "if os.environ.get('VARUNA_RANK') == '1': raise KeyError('no such row')"
+
+    async def run() -> None:
+        async with scene(tmp_path, env={"IN_SAMPLE": failing}) as s:
+            await s.start(1, TWO)
+            await s.until_gone(1)
+            told = {report.rank: report.failed for report in s.of(1, "failed")}
+            assert {failed.cause for failed in told.values()} == {common_pb2.FailureCause.USER_ERROR}
+            assert {failed.message for failed in told.values()} == {"KeyError: 'no such row'"}
+            assert all("__getitem__" in failed.detail for failed in told.values())
+            peers = {r: f.peer_rank if f.HasField("peer_rank") else None for r, f in told.items()}
+            assert peers == {0: 1, 1: None}
+
+    asyncio.run(run())
+
+
 def test_abort_ends_every_process_of_the_generation_grandchildren_too(tmp_path: Path) -> None:
     async def run() -> None:
         async with scene(tmp_path, env=SLOW | {"IN_SAMPLE": GRANDCHILD}) as s:
