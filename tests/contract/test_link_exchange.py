@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from varuna_runtime.spec.errors import PeerLost
+from varuna_runtime.spec.errors import PeerFailed, PeerLost
+from varuna_runtime.spec.generation import Cause, Fault
 from varuna_runtime.worker.link.handshake import Identity
 from varuna_runtime.worker.link.meeting import meet
 from varuna_runtime.worker.link.sockets import listen
@@ -115,6 +116,21 @@ def test_a_lost_rank_is_known_to_ranks_that_have_no_connection_with_it() -> None
         with pytest.raises(PeerLost, match="rank 3 is gone: "):
             awaited(link, link.rank + 1, "t")
     close_all(links)
+
+
+def test_the_word_of_a_failure_overtakes_what_is_queued_but_not_the_message_under_way(
+    pair: list[TcpLink],
+) -> None:
+    for _ in range(3):
+        pair[0].send(1, "bulk", (torch.zeros(16 * MEGABYTE, dtype=torch.uint8),))
+    fault = Fault(rank=0, cause=Cause.USER_ERROR, message="ValueError: boom")
+    with ThreadPoolExecutor(1) as pool:
+        aborting = pool.submit(pair[0].abort, fault)
+        with pytest.raises(PeerFailed) as failed:
+            awaited(pair[1], 0, "another")
+        assert failed.value.fault == fault
+        pair[1].close()
+        aborting.result()
 
 
 def test_a_message_is_received_once_however_it_is_cut(pair: list[TcpLink]) -> None:

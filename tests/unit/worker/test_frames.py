@@ -5,7 +5,9 @@ from varuna_runtime.worker.link.frames import (
     GOODBYE,
     MAX_HEADER_BYTES,
     PREFIX_BYTES,
+    Description,
     Kind,
+    Slab,
     body_bytes,
     decode,
     describe,
@@ -22,6 +24,17 @@ def test_a_description_survives_the_wire(count: int) -> None:
     header = encode(description)
     assert body_bytes(header[:PREFIX_BYTES]) == len(header) - PREFIX_BYTES
     assert decode(header) == description
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.complex128, torch.float8_e5m2, torch.uint64])
+def test_every_type_survives_the_wire(dtype: torch.dtype) -> None:
+    description = describe("t", [torch.zeros(3, dtype=dtype)])
+    assert decode(encode(description)) == description
+
+
+def test_a_type_that_no_message_carries_is_named() -> None:
+    with pytest.raises(TypeError, match=r"torch\.complex32 cannot go from one rank to another"):
+        encode(Description(Kind.TENSORS, "t", (Slab((3,), torch.complex32, False, False),)))
 
 
 def test_every_kind_survives_the_wire() -> None:

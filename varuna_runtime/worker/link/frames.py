@@ -32,6 +32,11 @@ _DTYPES = (
     torch.bool,
     torch.complex64,
     torch.complex128,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
 )
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
@@ -73,10 +78,15 @@ def describe(tag: str, tensors: Sequence[Tensor], kind: Kind = Kind.TENSORS) -> 
 
 @lru_cache(maxsize=1024)
 def encode(description: Description) -> bytes:
-    """Return the header: a prefix of `PREFIX_BYTES` and what it announces."""
+    """Return the header: a prefix of `PREFIX_BYTES` and what it announces.
+
+    Raises TypeError on a tensor of a type that no message carries.
+    """
     tag = description.tag.encode()
     parts = [tag]
     for slab in description.slabs:
+        if slab.dtype not in _CODES:
+            raise TypeError(f"a tensor of {slab.dtype} cannot go from one rank to another")
         flags = _REQUIRES_GRAD * slab.requires_grad + _ON_DEVICE * slab.on_device
         parts.append(_SLAB.pack(_CODES[slab.dtype], flags, len(slab.shape)))
         parts.append(struct.pack(f"<{len(slab.shape)}q", *slab.shape))

@@ -24,6 +24,11 @@ from varuna_runtime.worker.link.sockets import wake_at
 _STAGE_BYTES = 64 << 10  # a small message is read in one go
 _MAX_PARTS = 64  # in one call
 _MAX_WAKE_BYTES = 1 << 20
+_AS_KNOWN = {  # types of which NumPy knows nothing
+    torch.bfloat16: torch.int16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+}
 _MAX_READ_BYTES = 4 << 20  # in one go, however fast the peer is
 
 
@@ -189,6 +194,6 @@ def bytes_of(tensor: Tensor) -> memoryview:
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
     plain = plain.contiguous()
-    if plain.dtype is torch.bfloat16:  # of which NumPy knows nothing
-        plain = plain.view(torch.int16)
+    if (known := _AS_KNOWN.get(plain.dtype)) is not None:
+        plain = plain.view(known)
     return plain.numpy().reshape(-1).view(np.uint8).data
