@@ -9,20 +9,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-from torch.utils import _pytree as pytree
-
 from varuna_runtime.spec.batches import micro_batch_rows, num_micro_batches
+from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import Plan
 from varuna_runtime.spec.manifest import EvaluationRecord, Figure
 from varuna_runtime.spec.reduction import share
-from varuna_runtime.spec.rng import forward_key, inputs_key, key
+from varuna_runtime.spec.rng import forward_key, key
 from varuna_runtime.worker.agreement import Agreement
 from varuna_runtime.worker.data import SampleSource
 from varuna_runtime.worker.evaluation import Evaluation
+from varuna_runtime.worker.feed import Feed
 from varuna_runtime.worker.figures import Measure, Measures, measures_of
 from varuna_runtime.worker.link import Link
-from varuna_runtime.worker.randomness import seed_generators
 from varuna_runtime.worker.segment import SegmentRunner
 from varuna_runtime.worker.signals import PROGRESSED, EvaluationDone, Stepping, receive
 from varuna_runtime.worker.stage import weighted_sum
@@ -48,9 +46,7 @@ class Evaluations:
     ) -> None:
         self._evaluation, self._settings, self._generation = training.evaluation, settings, generation
         if self._evaluation is not None:
-            self._evaluator = Evaluator(
-                training, self._evaluation, settings.seed, plan, link, agreement, segments
-            )
+            self._evaluator = Evaluator(training, self._evaluation, settings, plan, link, agreement, segments)
         self._records: deque[EvaluationRecord] = deque(maxlen=KEPT)
 
     @property
@@ -87,7 +83,7 @@ class Evaluator:
         self,
         training: Training,
         evaluation: Evaluation,
-        seed: int,
+        settings: ResolvedTraining,
         plan: Plan,
         link: Link,
         agreement: Agreement,
@@ -101,23 +97,30 @@ class Evaluator:
         )
         self._metrics = evaluation.metrics
         self._link, self._agreement, self._segments = link, agreement, segments
-        self._device = segments[0].device
         layout = plan.layout
         self._replica, self._replicas = layout.replica_of(link.rank), layout.replicas
         stage = layout.stage_of(link.rank)
         self._before = link.rank - 1 if stage else None
         self._after = link.rank + 1 if stage < layout.stages - 1 else None
-        self._seed = key("evaluation", seed)  # every evaluation draws the same numbers
+        self._seed = key("evaluation", settings.seed)  # every evaluation draws the same numbers
         self._size = evaluation.batch_size or plan.batch.micro_batch_size
         self._round = num_micro_batches(plan.batch.batch_size, plan.batch.micro_batch_size)
         self.num_samples = len(evaluation.dataset)
-        self._source = SampleSource(
+        source = SampleSource(
             evaluation.dataset,
             collate=self._training.collate,
             seed=self._seed,
             shuffle=False,
             batch_size=self.num_samples,
             total_samples=self.num_samples,
+        )
+        self._feed = Feed(
+            self._training,
+            source,
+            size=self._size,
+            seed=self._seed,
+            device=segments[0].device,
+            needs_proof=settings.exactness is Exactness.BITWISE,
         )
 
     def run(self, wants_drain: Callable[[], bool]) -> Stepping[tuple[Figure, ...] | None]:
@@ -136,7 +139,8 @@ class Evaluator:
         return (yield from self._agreement.figures())
 
     def _micro_batch(self, index: int) -> Stepping[tuple[Measures, ...]]:
-        batch, values = self._batch(index) if self._before is None or self._after is None else (None, ())
+        is_end = self._before is None or self._after is None
+        batch, values = self._feed.read(0, index) if is_end else (None, ())
         if self._before is not None:
             values = yield from receive(self._link, self._before, _TAG)
         *inner, last = self._segments
@@ -161,10 +165,3 @@ class Evaluator:
 
     def _key(self, index: int, segment: SegmentRunner) -> int:
         return forward_key(seed=self._seed, step=0, micro_batch=index, segment=segment.index)
-
-    def _batch(self, index: int) -> tuple[Any, tuple[Tensor, ...]]:
-        batch = self._source.micro_batch(0, index, self._size)
-        if self._device.type != "cpu":
-            batch = pytree.tree_map_only(Tensor, lambda t: t.to(self._device, non_blocking=True), batch)
-        seed_generators(inputs_key(seed=self._seed, step=0, micro_batch=index), self._device)
-        return batch, self._training.model_inputs(batch)

@@ -6,16 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import Plan
 from varuna_runtime.spec.programs import stage_program
-from varuna_runtime.spec.rng import inputs_key
 from varuna_runtime.spec.schedule import Op, OpKind, State, awaited, next_op
 from varuna_runtime.worker.data import SampleSource
+from varuna_runtime.worker.feed import Fed, Feed
 from varuna_runtime.worker.link import Link
-from varuna_runtime.worker.randomness import seed_generators
 from varuna_runtime.worker.signals import PROGRESSED, Stepping, Waiting
 from varuna_runtime.worker.stage import MicroBatch, StageRunner
 from varuna_runtime.worker.training import ResolvedTraining, Training
@@ -38,17 +36,22 @@ class Pipeline:
         device: torch.device,
     ) -> None:
         layout = plan.layout
-        self._training, self._plan, self._link = training, plan, link
-        self._source, self._runner, self._device = source, runner, device
-        self._seed = settings.seed
-        self._has_proof = settings.exactness is not Exactness.BITWISE  # that batches can be read again
+        self._plan, self._link, self._runner = plan, link, runner
+        self._feed = Feed(
+            training,
+            source,
+            size=plan.batch.micro_batch_size,
+            seed=settings.seed,
+            device=device,
+            needs_proof=settings.exactness is Exactness.BITWISE,
+        )
         self._stage = layout.stage_of(link.rank)
         self._before = link.rank - 1 if self._stage else None
         self._after = link.rank + 1 if self._stage < layout.stages - 1 else None
         self._activations: deque[tuple[Tensor, ...]] = deque()
         self._gradients: deque[tuple[Tensor, ...]] = deque()
         self._is_end = self._before is None or self._after is None
-        self._ahead: tuple[Any, tuple[Tensor, ...]] | None = None
+        self._ahead: Fed | None = None
         self.realised: list[Op] = []  # what the last step ran, in order
 
     def run(self, micros: Sequence[MicroBatch]) -> Stepping[None]:
@@ -113,28 +116,11 @@ class Pipeline:
         """Read the next forward's data while no op is ready; False if there is nothing to read."""
         if not self._is_end or self._ahead is not None or forwards == len(micros):
             return False
-        self._ahead = self._batch(micros[forwards])
+        self._ahead = self._feed.read(micros[forwards].step, micros[forwards].index)
         return True
 
     def _data(self, micro: MicroBatch) -> tuple[Any, tuple[Tensor, ...]]:
         if not self._is_end:
             return None, ()
         ahead, self._ahead = self._ahead, None
-        return ahead or self._batch(micro)
-
-    def _batch(self, micro: MicroBatch) -> tuple[Any, tuple[Tensor, ...]]:
-        """Return the micro-batch and the model's inputs.
-
-        Both ends choose inputs, under the same key: a script's `inputs` may draw masks and write them into
-        the batch for the loss to see.
-        """
-        read = self._source.fetch if self._has_proof else self._source.proven_micro_batch
-        batch = read(micro.step, micro.index, self._plan.batch.micro_batch_size)
-        self._has_proof = True
-        if self._device.type != "cpu":
-            batch = pytree.tree_map_only(Tensor, lambda t: t.to(self._device, non_blocking=True), batch)
-        if self._training.inputs is not None:
-            seed_generators(
-                inputs_key(seed=self._seed, step=micro.step, micro_batch=micro.index), self._device
-            )
-        return batch, self._training.model_inputs(batch)
+        return ahead or self._feed.read(micro.step, micro.index)
