@@ -4,23 +4,26 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from tests.support import toys
 from tests.support.fleet import Fleet, plan_of
 from tests.support.truth import Example, Truth, differences, truth_of
-from varuna_runtime.partition import PartitionedModel, cut
+from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec.job import Precision
-from varuna_runtime.spec.layout import BatchShape, Plan, ScheduleKind
+from varuna_runtime.spec.layout import BatchShape, Plan, ScheduleKind, Stage
+from varuna_runtime.worker.partitioning import partition_of
 from varuna_runtime.worker.training import Training
 
 ROWS = 2  # of a micro-batch
 NUM_STEPS = 2
 STAGES, MICRO_BATCHES, REPLICAS = 5, 6, 3  # the most that is drawn of each
+CAPPED = (ScheduleKind.WORK_CONSERVING, ScheduleKind.ZERO_BUBBLE)  # any cap will do for these
 GRID = len(ScheduleKind) * STAGES * MICRO_BATCHES
 
 
 def _sequence(parts: int) -> dict[str, int]:
-    return {str(index): index for index in range(1, parts)}
+    return {str(index): index + 1 for index in range(parts - 1)}
 
 
 TOYS: dict[str, Example] = {
@@ -39,8 +42,7 @@ class Combination:
     """Everything one run depends on; `order` seeds which rank runs next."""
 
     model: str
-    edges: tuple[int, ...]  # of stages: segments [edges[s], edges[s + 1])
-    recompute: tuple[bool, ...]
+    stages: tuple[Stage, ...]  # cut anywhere, each with a recompute and a cap on micro-batches of its own
     replicas: int
     num_micro: int
     virtual_replicas: int
@@ -51,8 +53,8 @@ class Combination:
     order: int
 
     @property
-    def num_stages(self) -> int:
-        return len(self.edges) - 1
+    def layout(self) -> str:
+        return f"{len(self.stages)}x{self.replicas}"
 
     @property
     def batch(self) -> BatchShape:
@@ -68,17 +70,26 @@ def drawn(seed: int, models: Mapping[str, Example], segments: Mapping[str, int])
     draw = random.Random(seed)
     rest, kind = divmod(seed, len(ScheduleKind))
     num_micro, num_stages = 1 + rest % MICRO_BATCHES, 1 + rest // MICRO_BATCHES % STAGES
-    model = draw.choice([name for name in sorted(models) if segments[name] >= num_stages])
+    model = draw.choice(sorted(models))
+    num_stages = min(num_stages, segments[model])
+    schedule = list(ScheduleKind)[kind]
     replicas = draw.randint(1, min(REPLICAS, num_micro))
-    inner = sorted(draw.sample(range(1, segments[model]), num_stages - 1))
+    edges = (0, *sorted(draw.sample(range(1, segments[model]), num_stages - 1)), segments[model])
     return Combination(
         model=model,
-        edges=(0, *inner, segments[model]),
-        recompute=tuple(draw.random() < 0.5 for _ in range(num_stages)),
+        stages=tuple(
+            Stage(
+                first=first,
+                last=last,
+                recompute=draw.random() < 0.5,
+                in_flight=draw.choice((0, draw.randint(1, num_micro))) if schedule in CAPPED else 0,
+            )
+            for first, last in pairwise(edges)
+        ),
         replicas=replicas,
         num_micro=num_micro,
         virtual_replicas=draw.randint(replicas, num_micro),
-        schedule=list(ScheduleKind)[kind],
+        schedule=schedule,
         precision=draw.choice(list(Precision)),
         is_ragged=draw.random() < 0.4,
         shards=draw.random() < 0.3,
@@ -120,16 +131,15 @@ class Examples:
     def plan(self, drawn: Combination) -> Plan:
         """Return the plan of a combination."""
         return plan_of(
-            f"{drawn.num_stages}x{drawn.replicas}",
-            num_segments=drawn.edges[-1],
+            drawn.layout,
+            num_segments=drawn.stages[-1].last,
             batch=drawn.batch,
             schedule=drawn.schedule,
-            recompute=drawn.recompute,
-            edges=drawn.edges,
+            stages=drawn.stages,
         )
 
     def _cut(self, name: str) -> PartitionedModel:
-        return cut(self.training(name, ROWS).model)
+        return partition_of(self.training(name, ROWS))
 
     def _truth(self, name: str, batch: BatchShape, precision: Precision) -> Truth:
         training = self.training(name, batch.batch_size)

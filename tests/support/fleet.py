@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -28,21 +27,20 @@ def plan_of(
     num_segments: int,
     batch: BatchShape,
     schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B,
-    recompute: bool | Sequence[bool] = False,
-    edges: Sequence[int] | None = None,
+    recompute: bool = False,
+    stages: Sequence[Stage] | None = None,
 ) -> Plan:
-    """A plan with even cuts, or cuts at `edges`; told one `recompute` for all, the last stage never does."""
+    """A plan of these stages, or of even ones, of which the last never recomputes."""
     num_stages, replicas = (int(n) for n in layout.split("x"))
-    if edges is None:
-        edges = [share(num_segments, num_stages, s).start for s in range(num_stages)] + [num_segments]
-    if isinstance(recompute, bool):
-        recompute = [recompute and s < num_stages - 1 for s in range(num_stages)]
+    if stages is None:
+        shares = [share(num_segments, num_stages, s) for s in range(num_stages)]
+        stages = [
+            Stage(first=part.start, last=part.stop, recompute=recompute and part is not shares[-1])
+            for part in shares
+        ]
     return Plan(
         layout=Layout(stages=num_stages, replicas=replicas),
-        stages=tuple(
-            Stage(first=first, last=last, recompute=again)
-            for (first, last), again in zip(pairwise(edges), recompute, strict=True)
-        ),
+        stages=tuple(stages),
         schedule=schedule,
         batch=batch,
         placement=tuple(Slot(node=f"n{r}", index=0) for r in range(num_stages * replicas)),

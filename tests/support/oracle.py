@@ -57,7 +57,7 @@ class _Pass:
 class Oracle:
     """One training of a model whose tied uses are untied copies, named in `copies`.
 
-    `starts` names the modules whose forward begins a segment: there the generators are seeded anew.
+    `ends` names the modules whose end begins a segment: there the generators are seeded anew.
     """
 
     model: nn.Module
@@ -65,8 +65,9 @@ class Oracle:
     optimizer: Callable[[list[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
     keys: Callable[[int, int, int], int]  # (step, micro-batch, segment) -> seed
     virtual_replicas: int
-    starts: Mapping[str, int] = field(default_factory=dict)  # module -> segment
+    ends: Mapping[str, int] = field(default_factory=dict)  # module -> the segment after it
     copies: Mapping[str, str] = field(default_factory=dict)  # name of a copy -> name of the original
+    names: Mapping[str, str] = field(default_factory=dict)  # of parameters whose job knows them otherwise
     inputs: Callable[[Any], Any] = lambda batch: batch[0]  # a tensor, a tuple, or keyword arguments
     input_keys: Callable[[int, int], int] | None = None  # (step, micro-batch) -> seed of `inputs`
     order: Sequence[str] | None = None  # of parameters in the norm; default: the model's own
@@ -85,13 +86,13 @@ class Oracle:
         ]
         self._now = (0, 0)
         self._has_applied = False
-        for name, segment in self.starts.items():
-            self.model.get_submodule(name).register_forward_pre_hook(
+        for name, segment in self.ends.items():
+            self.model.get_submodule(name).register_forward_hook(
                 lambda *_, segment=segment: self._seed(segment)
             )
 
     def named(self) -> dict[str, nn.Parameter]:
-        return dict(self.model.named_parameters())
+        return {self.names.get(name, name): p for name, p in self.model.named_parameters()}
 
     def train_step(self, step: int, batches: Sequence[Any]) -> float:
         """Do one step and return its mean loss."""

@@ -40,7 +40,7 @@ def faults(folder: Path, seed: int, examples: Examples) -> list[str]:
     truth = examples.truth(drawn.model, drawn.batch, drawn.precision)
     found: list[str] = []
     seen: dict[str, Tensor] = {}
-    for rank in range(drawn.num_stages * drawn.replicas):
+    for rank in range(len(drawn.stages) * drawn.replicas):
         file = folder / f"{seed}.{rank}"
         if not file.exists():
             return [f"rank {rank} left no result"]

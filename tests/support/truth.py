@@ -33,8 +33,9 @@ class Example:
     """A training, and what the oracle has to be told about its model: nothing of it is read from a plan."""
 
     training: Callable[..., Training]
-    starts: Mapping[str, int]  # module whose forward begins a segment -> that segment
+    ends: Mapping[str, int]  # module whose end begins a segment -> that segment
     copies: Mapping[str, str] = field(default_factory=dict)  # tied uses: later name -> first name
+    names: Mapping[str, str] = field(default_factory=dict)  # first name of a parameter -> the job's name
 
 
 class Chain(nn.Sequential):
@@ -65,7 +66,7 @@ def oracle_of(
     initial = cut.initial_state(seed=training.seed)
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
-            tensor.copy_(initial[example.copies.get(name, name)])
+            tensor.copy_(initial[example.copies.get(name, example.names.get(name, name))])
     seed = training.seed
     settings: dict[str, Any] = {
         "model": model,
@@ -75,14 +76,17 @@ def oracle_of(
             seed=seed, step=step, micro_batch=micro, segment=segment
         ),
         "virtual_replicas": batch.virtual_replicas,
-        "starts": example.starts,
+        "ends": example.ends,
         "copies": example.copies,
+        "names": example.names,
         "order": [t.name for s in cut.record_segments for t in s.tensors],
         "clip": training.clip_grad_norm,
         "scheduler": training.scheduler,
         "autocast": AUTOCAST[precision],
         "scale": 2.0**16 if precision is Precision.FP16 else 1.0,
     }
+    if isinstance(training.dataset[0], dict):
+        settings["inputs"] = lambda batch: batch
     if training.inputs is not None:
         settings |= {
             "inputs": training.inputs,
@@ -125,12 +129,9 @@ def truth_of(
 
 def tensors_of(oracle: Oracle) -> dict[str, Tensor]:
     """Return weights, buffers and optimizer state; tied copies are left out."""
-    named = oracle.named()
-    found = {
-        f"{'param' if name in named else 'buffer'}:{name}": tensor.detach().clone()
-        for name, tensor in oracle.model.state_dict().items()
-        if name not in oracle.copies
-    }
+    named, saved = oracle.named(), oracle.model.state_dict()
+    found = {f"param:{n}": p.detach().clone() for n, p in named.items() if n not in oracle.copies}
+    found |= {f"buffer:{n}": b.clone() for n, b in oracle.model.named_buffers() if n in saved}
     for name, parameter in named.items():
         for key, value in oracle.made.state.get(parameter, {}).items():
             if isinstance(value, Tensor):

@@ -19,9 +19,10 @@ def test_a_drawn_combination_has_the_bits_of_the_plain_loop(seed: int) -> None:
 def test_the_draws_meet_each_schedule_with_everything_else(schedule: ScheduleKind) -> None:
     drawn = [EXAMPLES.drawn(seed) for seed in range(GRID)]
     own = [d for d in drawn if d.schedule is schedule]
-    assert {(d.num_stages, d.num_micro) for d in own} == {(p, m) for p in range(1, 6) for m in range(1, 7)}
+    assert {(len(d.stages), d.num_micro) for d in own} == {(p, m) for p in range(1, 6) for m in range(1, 7)}
     assert {d.model for d in own} == set(TOYS)
     assert {d.replicas for d in own} == {1, 2, 3}
     assert {d.precision for d in own} == set(Precision)
     assert {d.is_ragged for d in own} == {True, False}
-    assert {again for d in own for again in d.recompute} == {True, False}
+    assert {stage.recompute for d in own for stage in d.stages} == {True, False}
+    assert {d.shards for d in own} == {True, False}

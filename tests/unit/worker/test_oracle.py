@@ -13,7 +13,7 @@ from tests.support.truth import Example, Truth, differences, truth_of
 
 NUM_STEPS = 3
 EXAMPLES = TOYS | {
-    "batch norm": Example(toys.batch_norm_training, {str(i): i for i in range(1, 5)}),
+    "batch norm": Example(toys.batch_norm_training, {str(i): i + 1 for i in range(4)}),
 }
 
 
