@@ -18,9 +18,8 @@ class SourceText(torch.utils.data.Dataset[dict[str, Tensor]]):
     """Windows of LENGTH bytes out of the standard library's files, in sorted order."""
 
     def __init__(self, num_bytes: int = 2**20) -> None:
-        files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-        text = b"".join(file.read_bytes() for file in files)[:num_bytes]
-        self.bytes = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        text = b"".join(f.read_bytes() for f in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")))
+        self.bytes = torch.frombuffer(bytearray(text[:num_bytes]), dtype=torch.uint8)
 
     def __len__(self) -> int:
         return len(self.bytes) // LENGTH

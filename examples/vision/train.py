@@ -39,14 +39,11 @@ class ResNet(nn.Module):
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
         shapes = [(max(1, 2**n // 2) * width, 2**n * width, 1 + (n > 0)) for n in range(4)]
-        self.blocks = nn.ModuleList(b for i, o, s in shapes for b in (Block(i, o, s), Block(o, o, 1)))
+        self.blocks = nn.Sequential(*(b for i, o, s in shapes for b in (Block(i, o, s), Block(o, o, 1))))
         self.head = nn.Linear(8 * width, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x.mean((2, 3)))
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
 
 
 if __name__ == "__main__":
