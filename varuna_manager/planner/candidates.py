@@ -15,8 +15,8 @@ from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind
 SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.EAGER, ScheduleKind.WORK_CONSERVING)
 """What `auto` chooses from, in order of preference: less memory first.
 
-GPipe and Varuna's list are never faster than the work-conserving rule with as many micro-batches in flight;
-zero-bubble is by name only, as no profile tells the two halves of a backward apart.
+The others are by name only: GPipe was faster than the work-conserving rule in no simulation, Varuna's list
+in few; no profile tells the two halves of a backward apart, which zero-bubble lives on.
 """
 
 
