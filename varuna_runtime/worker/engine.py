@@ -13,24 +13,16 @@ import torch
 from torch import Tensor
 
 from varuna_runtime.partition import PartitionedModel
-from varuna_runtime.spec.batches import (
-    micro_batch_rows,
-    num_micro_batches,
-    replica_micro_batches,
-    virtual_replicas,
-)
 from varuna_runtime.spec.errors import StepDiverged
-from varuna_runtime.spec.job import Exactness, ReduceDtype
+from varuna_runtime.spec.job import ReduceDtype
 from varuna_runtime.spec.layout import Plan
 from varuna_runtime.spec.manifest import EvaluationRecord, LossRecord, TrainerState
-from varuna_runtime.spec.reduction import share
 from varuna_runtime.spec.schedule import Op
 from varuna_runtime.worker import determinism
 from varuna_runtime.worker.agreement import Agreement, Ballot, Decision, Totals
-from varuna_runtime.worker.build import build_stage, tensors_of
+from varuna_runtime.worker.build import build_stage
 from varuna_runtime.worker.data import SampleSource
 from varuna_runtime.worker.evaluating import Evaluations
-from varuna_runtime.worker.filling import Filling
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.norm import clip_coefficient
 from varuna_runtime.worker.pipeline import Pipeline
@@ -45,7 +37,8 @@ from varuna_runtime.worker.signals import (
     Stepping,
     Waiting,
 )
-from varuna_runtime.worker.stage import MicroBatch
+from varuna_runtime.worker.stage_state import StageState
+from varuna_runtime.worker.step_share import StepShare, step_share
 from varuna_runtime.worker.ties import tie_exchange
 from varuna_runtime.worker.training import ResolvedTraining, Training
 from varuna_runtime.worker.weights import segment_digest
@@ -80,7 +73,7 @@ class RankEngine:
     ) -> None:
         """Build the stage of `link.rank` with initial weights; `load` replaces them."""
         layout = plan.layout
-        self._settings, self._model, self._plan, self._link = settings, model, plan, link
+        self._settings, self._plan, self._link = settings, plan, link
         self._stage, self._replica = layout.stage_of(link.rank), layout.replica_of(link.rank)
         self._peers = [layout.rank(stage=self._stage, replica=d) for d in range(layout.replicas)]
         self._source = SampleSource.of(training, settings)
@@ -96,6 +89,7 @@ class RankEngine:
             replica=self._replica,
             offload=offload_of(self._device) if settings.offload_optimizer else None,
         )
+        self._state = StageState(model, self._built)
         self._team = Team(
             link=link,
             peers=tuple(self._peers),
@@ -132,11 +126,8 @@ class RankEngine:
 
     @property
     def needed_segments(self) -> tuple[int, ...]:
-        """Segments whose tensors `load` needs: the stage's own and the first uses of its tied parameters."""
-        own = {segment.index for segment in self._built.segments}
-        tied = [tie for tie in self._model.tied if any(use.segment in own for use in tie.uses)]
-        first = {tie.uses[0].segment for tie in tied}  # frozen ones too, which nothing else keeps equal
-        return tuple(sorted(own | first))
+        """Segments whose tensors `load` needs."""
+        return self._state.needed_segments
 
     @property
     def realised(self) -> tuple[Op, ...]:
@@ -193,17 +184,11 @@ class RankEngine:
 
     def digest(self) -> Stepping[str]:
         """Like `weights_sha256`, without blocking."""
-        tensors = [tensors_of(self._model, segment) for segment in self._built.segments]
-        return self._agreement.weights_sha256([segment_digest(t) for t in tensors])
+        return self._agreement.weights_sha256([segment_digest(t) for t in self._state.weights()])
 
     def state(self) -> EngineState:
         """Return what a checkpoint holds, in names that no layout shows in; call it between two steps."""
         optimizer = self._built.optimizer
-        segments = {}
-        for segment in self._built.segments:
-            tensors = tensors_of(self._model, segment)
-            names = {r.name for r in self._model.record_segments[segment.index].tensors if not r.is_buffer}
-            segments[segment.index] = tensors | optimizer.tensors(names)
         trainer = TrainerState(
             step=self._step,
             optimizer_groups=optimizer.groups_text(),
@@ -213,7 +198,7 @@ class RankEngine:
             scaler=self._scaling.state,
             evaluations=self.evaluations,
         )
-        return EngineState(segments=segments, trainer=trainer)
+        return EngineState(segments=self._state.tensors(), trainer=trainer)
 
     def load(self, segments: StateTensors, trainer: TrainerState) -> None:
         """Continue from a checkpoint of any layout; `segments` holds at least `needed_segments`."""
@@ -221,15 +206,7 @@ class RankEngine:
 
     def load_pieces(self, pieces: Iterable[Mapping[str, Tensor]], trainer: TrainerState) -> None:
         """Like `load`, from the tensors of those segments in any grouping, one group in memory at a time."""
-        restoring = self._built.optimizer.restoring(
-            groups=trainer.optimizer_groups, scheduler=trainer.scheduler
-        )
-        filling = Filling(self._model, self._built.segments)
-        for tensors in pieces:
-            filling.take(tensors)
-            restoring.take(tensors)
-        filling.finish()
-        restoring.finish()
+        self._state.load(pieces, trainer)
         self._scaling.restore(trainer.scaler)
         if trainer.step:
             self._source.restore(trainer.stream_cursor)
@@ -252,47 +229,28 @@ class RankEngine:
         return done
 
     def _run_step(self) -> Stepping[StepDone]:
-        step, num_samples = self._step, self._source.num_samples(self._step)
-        num_micro = num_micro_batches(num_samples, self._plan.batch.micro_batch_size)
-        virtual = self._virtual_replicas(num_micro)
-        owned = share(virtual, self._plan.layout.replicas, self._replica)
-        micros = self._micro_batches(num_samples, num_micro, virtual, owned)
-        self._reduction.begin(virtual)
+        work = step_share(
+            self._plan,
+            step=self._step,
+            num_samples=self._source.num_samples(self._step),
+            replica=self._replica,
+            exactness=self._settings.exactness,
+        )
+        self._reduction.begin(work.virtual)
         self._built.runner.loss_scale = self._scaling.scale
-        self._built.runner.begin(virtual, owned, on_done=self._start_reduction)
-        yield from self._alongside(self._pipeline.run(micros))
+        self._built.runner.begin(work.virtual, work.owned, on_done=self._start_reduction)
+        yield from self._alongside(self._pipeline.run(work.micros))
         if self._stage == self._plan.layout.stages - 1:
             self._agreement.contribute_losses(self._built.runner.losses())
         totals = yield from self._alongside(self._agreement.totals())
         if not totals.weight > 0:
-            raise StepDiverged(f"step {step}: the loss weights sum to {totals.weight}; wanted more than 0")
+            raise StepDiverged(
+                f"step {self._step}: the loss weights sum to {totals.weight}; wanted more than 0"
+            )
         partials = yield from self._gradients(totals.weight * self._scaling.scale)
         yield from self._built.statistics.exchange(self._link, self._peers, self._replica)
         decision = yield from self._vote(partials)
-        return (yield from self._commit(decision, totals, num_micro, num_samples))
-
-    def _virtual_replicas(self, num_micro: int) -> int:
-        """V of the contract; where the order of sums is free, one a replica: then each hands over one sum."""
-        if self._settings.exactness is Exactness.BITWISE:
-            return virtual_replicas(self._plan.batch, num_micro)
-        return min(self._plan.layout.replicas, num_micro)
-
-    def _micro_batches(
-        self, num_samples: int, num_micro: int, virtual: int, owned: range
-    ) -> tuple[MicroBatch, ...]:
-        size = self._plan.batch.micro_batch_size
-        spans = replica_micro_batches(num_micro, virtual, self._plan.layout.replicas, self._replica)
-        return tuple(
-            MicroBatch(
-                step=self._step,
-                index=index,
-                rows=len(micro_batch_rows(num_samples, size, index)),
-                virtual_replica=v,
-                ends_virtual_replica=index == span[-1],
-            )
-            for v, span in zip(owned, spans, strict=True)
-            for index in span
-        )
+        return (yield from self._commit(decision, totals, work))
 
     def _start_reduction(self, position: int) -> None:
         """Hand over a segment in the middle of an op: its last gradient of the step was just added."""
@@ -328,12 +286,10 @@ class RankEngine:
         )
         return (yield from self._agreement.decide(ballot))
 
-    def _commit(
-        self, decision: Decision, totals: Totals, num_micro: int, num_samples: int
-    ) -> Stepping[StepDone]:
+    def _commit(self, decision: Decision, totals: Totals, work: StepShare) -> Stepping[StepDone]:
         scale, learning_rate = self._scaling.scale, self._built.optimizer.learning_rate
         is_applied = self._scaling.judge(
-            self._step, norm=decision.grad_norm, loss=totals.loss, weight=totals.weight / num_micro
+            self._step, norm=decision.grad_norm, loss=totals.loss, weight=totals.weight / work.num_micro
         )
         if is_applied:
             self._apply(decision.grad_norm, totals.loss)
@@ -344,7 +300,7 @@ class RankEngine:
             step=self._step,
             loss_hex=totals.loss.hex(),
             weight=totals.weight,
-            samples=num_samples,
+            samples=work.num_samples,
             generation=self._generation,
             is_skipped=not is_applied,
         )
