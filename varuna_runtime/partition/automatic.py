@@ -17,6 +17,7 @@ from varuna_runtime.partition.graphs import (
     dimension,
     is_random,
     is_size,
+    mark_traced,
     num_bytes,
     size_text,
     tidy,
@@ -44,7 +45,7 @@ def automatic_parts(model: nn.Module, example: Example) -> tuple[tuple[str, nn.M
     cuts = plan.split(chosen)
     _keep_unused(model, cuts, attributes)
     made = parts(cuts, attributes, crossings(cuts))
-    return tuple((cut.name, part) for cut, part in zip(chosen, made, strict=True))
+    return tuple((cut.name, mark_traced(part)) for cut, part in zip(chosen, made, strict=True))
 
 
 class _Built(nn.Module):

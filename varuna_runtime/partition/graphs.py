@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils import _pytree as pytree
 
 from varuna_runtime.partition.checks import Dimension
 
 _aten = torch.ops.aten
+_TRACED_ON_CPU = "varuna_traced_on_cpu"
 _SIZES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range")
 _SWITCHES: dict[Any, int] = {  # operation -> position of the argument that says "in training"
@@ -88,7 +90,7 @@ def _make_region(node: fx.Node, attributes: dict[str, Any]) -> None:
     tidy(body.graph, {name: getattr(body, name, None) for name in _targets(body.graph)})
     for inner in body.graph.nodes:
         inner.meta = {"val": inner.meta.get("val")} if inner.op == "placeholder" else {}
-    body.recompile()
+    mark_traced(body).recompile()
     name = f"varuna_{body_node.target}"
     attributes[name] = Region(body, kind, tuple(node.args[:num_settings]))
     with node.graph.inserting_before(node):
@@ -96,6 +98,24 @@ def _make_region(node: fx.Node, attributes: dict[str, Any]) -> None:
     call.meta.update(node.meta)
     node.replace_all_uses_with(call)
     node.graph.erase_node(node)
+
+
+def move_to(module: nn.Module, device: torch.device) -> None:
+    """Have traced graphs make their tensors on `device` where the trace has the CPU, in place."""
+    for part in module.modules():
+        if isinstance(part, fx.GraphModule) and part.meta.get(_TRACED_ON_CPU):
+            for node in part.graph.nodes:
+                node.args, node.kwargs = (
+                    pytree.tree_map_only(torch.device, lambda _: device, tuple(node.args)),
+                    pytree.tree_map_only(torch.device, lambda _: device, dict(node.kwargs)),
+                )
+            part.recompile()
+
+
+def mark_traced(part: fx.GraphModule) -> fx.GraphModule:
+    """Mark a graph whose devices `move_to` may change."""
+    part.meta[_TRACED_ON_CPU] = True
+    return part
 
 
 def _targets(graph: fx.Graph) -> set[str]:

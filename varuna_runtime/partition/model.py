@@ -62,6 +62,7 @@ class PartitionedModel:
         self, construction: Construction, model: nn.Module, found: Segments, pretrained: Pretrained | None
     ) -> None:
         segments, self.keywords = found.segments, found.keywords
+        self._is_traced = found.is_traced
         self.warnings = tuple(filter(None, (found.warning, pretrained.warning if pretrained else "")))
         naming.refuse_shared_statistics(segments)
         naming.refuse_hidden_parameters(segments)
@@ -111,7 +112,12 @@ class PartitionedModel:
                 memo[id(tensor)] = self._values.of(tensor, seed=seed, device=device) if real is None else real
             known.update((id(p), memo[id(p)]) for p in module.parameters())
             with _NoHiddenTensors():
-                return copy.deepcopy(module, memo)
+                made = copy.deepcopy(module, memo)
+        if device.type != "cpu" and self._is_traced:
+            from varuna_runtime.partition.graphs import move_to
+
+            move_to(made, device)
+        return made
 
     def initial_state(self, *, seed: int) -> dict[str, Tensor]:
         """Return every parameter and persistent buffer of the model on the CPU, a tied one once."""

@@ -38,6 +38,7 @@ class Segments:
 
     segments: tuple[Segment, ...]
     keywords: tuple[str, ...] = ()  # arguments that the first one takes, in its order; empty: positional
+    is_traced: bool = False  # as a whole, on the CPU
     warning: str = ""  # why a model without marks could not be cut
 
 
@@ -69,7 +70,7 @@ def _automatic(model: nn.Module, example: Example, names: tuple[str, ...]) -> Se
         )
         return Segments(segments=_uncut(model, names), keywords=names, warning=warning)
     found = tuple(Segment(name=name or type(model).__name__, module=part) for name, part in made)
-    return Segments(segments=found, keywords=names)
+    return Segments(segments=found, keywords=names, is_traced=True)
 
 
 def _names(example: Example | None, taker: nn.Module) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ def crossings(cuts: Cuts) -> list[tuple[fx.Node, ...]]:
 
 def parts(
     cuts: Cuts, root: nn.Module | dict[str, Any], handed: Sequence[tuple[fx.Node, ...]]
-) -> tuple[nn.Module, ...]:
+) -> tuple[fx.GraphModule, ...]:
     """Return one module per part; names inside are those of `root`."""
     return tuple(
         fx.GraphModule(root, _part_graph(cuts, part, handed), class_name=f"Part{part}")

@@ -143,3 +143,12 @@ def test_sizes_for_which_forward_would_do_something_else_are_refused(
 @cache
 def _branching() -> PartitionedModel:
     return cut(Branching, lambda: kinds((floats(2, 8, 8), floats(2, 12))))
+
+
+def test_tensors_that_forward_makes_follow_the_segment_to_its_device():
+    meta = torch.device("meta")
+    values: tuple[Tensor, ...] = tuple(t.to(meta) for t in MODELS["sized"][1](2))
+    for index in range(model_of("sized").num_segments):
+        found = model_of("sized").materialise(index, seed=1, device=meta)(*values)
+        values = found if isinstance(found, tuple) else (found,)
+    assert [t.device for t in values] == [meta]
