@@ -8,13 +8,14 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from varuna_runtime.partition import blocks
-from varuna_runtime.partition.checks import InputChecks
+from varuna_runtime.partition.checks import InputChecks, OnlyTraining
 from varuna_runtime.partition.example import Example
 from varuna_runtime.partition.exporting import Export, Output, Untraceable, export
 from varuna_runtime.partition.graphs import (
     Region,
     aliases,
     dimension,
+    draws_always,
     is_random,
     is_size,
     mark_traced,
@@ -40,6 +41,7 @@ def automatic_parts(model: nn.Module, example: Example) -> tuple[tuple[str, nn.M
     tidy(graph, attributes)
     _build_output(graph, traced.output, attributes)
     _check_inputs(traced, example, attributes)
+    _refuse_draws_in_evaluation(graph, attributes)
     plan = _Plan(graph, attributes)
     chosen = plan.cuts()
     cuts = plan.split(chosen)
@@ -79,6 +81,15 @@ def _check_inputs(traced: Export, example: Example, attributes: dict[str, Any]) 
     after = inputs[-1].next if inputs else next(iter(traced.graph.nodes))
     with traced.graph.inserting_before(after):
         traced.graph.create_node("call_module", _CHECKS, tuple(inputs))
+
+
+def _refuse_draws_in_evaluation(graph: fx.Graph, attributes: dict[str, Any]) -> None:
+    for node in list(graph.nodes):
+        if draws_always(node, attributes):
+            name = f"varuna_training_{node.name}"
+            attributes[name] = OnlyTraining(_where(node))
+            with graph.inserting_before(node):
+                graph.create_node("call_module", name).meta.update({**node.meta, "val": None})
 
 
 class _Plan:

@@ -67,6 +67,22 @@ class InputChecks(nn.Module):
         )
 
 
+class OnlyTraining(nn.Module):
+    """Stands before what was traced in training and may be something else in evaluation."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def forward(self) -> None:
+        """Raise ModelRefused outside training."""
+        if not self.training:
+            raise ModelRefused(
+                f"{self._what} draws random numbers by itself, and would do so in evaluation as well; use "
+                "nn.Dropout, which stops there, or set CutPoints in place of automatic cuts"
+            )
+
+
 class _Frozen:
     """Shared by all copies of a segment."""
 

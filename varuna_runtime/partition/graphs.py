@@ -47,6 +47,7 @@ class Region(nn.Module):
         self.body = body
         self.edits = any(written(node, {}) for node in body.graph.nodes)  # something in place
         self.draws = any(map(is_random, body.graph.nodes))
+        self.draws_always = any(draws_always(node, {}) for node in body.graph.nodes)
         self._kind = kind
         self._settings = settings
 
@@ -228,6 +229,14 @@ def is_random(node: fx.Node) -> bool:
     if node.target in _RATES:
         return bool(node.args[_RATES[node.target] :])
     return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def draws_always(node: fx.Node, attributes: Mapping[str, Any]) -> bool:
+    """True if a node draws random numbers in evaluation as well, where its module might not."""
+    region = attributes.get(str(node.target)) if node.op == "call_module" else None
+    if isinstance(region, Region):
+        return region.draws_always
+    return is_random(node) and node.target not in _SWITCHES and node.target not in _RATES
 
 
 def is_size(node: fx.Node) -> bool:

@@ -152,3 +152,27 @@ def test_tensors_that_forward_makes_follow_the_segment_to_its_device():
         found = model_of("sized").materialise(index, seed=1, device=meta)(*values)
         values = found if isinstance(found, tuple) else (found,)
     assert [t.device for t in values] == [meta]
+
+
+class Noisy(nn.Module):
+    """Draws by itself in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(plain.Mix() for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+            if self.training:
+                x = x + torch.randn_like(x)
+        return x
+
+
+def test_draws_that_would_not_stop_in_evaluation_are_refused_there():
+    model = cut(Noisy, lambda: kinds((floats(2, 8),)))
+    segments = twin(model, whole := Noisy())
+    (wanted, _), (found, _) = of_whole(whole, (floats(2, 8),), 1), of_segments(segments, (floats(2, 8),), 1)
+    assert found[0].equal(wanted[0])
+    with pytest.raises(ModelRefused, match="forward draws random numbers by itself"):
+        segments[1].eval()(floats(2, 8))
