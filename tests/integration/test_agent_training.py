@@ -63,6 +63,17 @@ EVALUATION = varuna.Evaluation(
 )
 CALLBACKS = [varuna.JsonLines(os.environ["LINES"])]
 """
+SLOW = """
+def paced(output, batch):
+    time.sleep(0.1 if os.path.exists(os.environ["SLOWLY"]) else 0)
+    return {}
+
+class Long(Data):
+    def __len__(self):
+        return 600
+
+EVALUATION = varuna.Evaluation(dataset=Long(), every_steps=4, metrics=paced)
+"""
 FAILING = """
 def complain(report):
     if report.step == 2:
@@ -120,5 +131,36 @@ def test_what_a_callback_raises_fails_the_rank_as_an_error_of_the_script(tmp_pat
         assert report.failed.cause == common_pb2.FailureCause.USER_ERROR
         assert report.failed.message == "ValueError: no more of this"
         assert "in complain" in report.failed.detail
+
+    asyncio.run(scenario())
+
+
+def test_a_drain_in_an_evaluation_is_heard_and_the_evaluation_made_again_elsewhere(tmp_path: Path) -> None:
+    slowly = tmp_path / "slowly"
+    slowly.touch()
+    job = ToyJob(tmp_path, env={"AT_IMPORT": SLOW, "SLOWLY": str(slowly)})
+
+    async def scenario() -> None:
+        async with FakeManager() as manager:
+
+            def steps() -> list[int]:
+                return [s.step for m in manager.reports if m.HasField("steps") for s in m.steps.steps]
+
+            with agent_process(manager.address, tmp_path / "n1"):
+                await manager.until(lambda: bool(manager.sessions))
+                await manager.send(start=job.start(1, job.plan(Layout(stages=2, replicas=1), ("n1",))))
+                await activate(manager, 1, 2)
+                await manager.until(lambda: 3 in steps())
+                await manager.send(drain=agent_pb2.Drain(job=JOB, generation=1, within_s=30.0))
+                await manager.until(lambda: len(manager.of_kind("drained")) == 2)
+                assert {report.drained.step for report in manager.of_kind("drained")} == {4}
+                assert not manager.of_kind("evaluation")
+                slowly.unlink()
+                plan = job.plan(Layout(stages=1, replicas=2), ("n1",))
+                await manager.send(start=job.start(2, plan, resume_step=4))
+                await activate(manager, 2, 2)
+                await manager.until(lambda: (JOB, 2) in manager.gone())
+        told = {(e.evaluation.step, e.evaluation.generation) for e in manager.of_kind("evaluation")}
+        assert told == {(4, 2), (6, 2)}
 
     asyncio.run(scenario())
