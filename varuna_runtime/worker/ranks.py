@@ -1,6 +1,7 @@
 """The two kinds of rank a Prepare can ask for, from what they share: plan, store, rendezvous, group."""
 
 from dataclasses import dataclass, field
+from socket import socket
 from typing import TYPE_CHECKING
 
 import torch
@@ -100,10 +101,21 @@ class Group:
     """
 
     def __init__(self, order: RankOrder) -> None:
+        """Bind the port that the others will call; raises StartFailed where that cannot be done."""
         self._order = order
         self._world_size = order.plan.layout.world_size
-        self._served: TCPStore | None = host_store(order.host, timeout_s=_MEET_S) if order.rank == 0 else None
-        self._listener = listen(order.host) if order.rank else None
+        self._served: TCPStore | None = None
+        self._listener: socket | None = None
+        try:
+            if order.rank == 0:
+                self._served = host_store(order.host, timeout_s=_MEET_S)
+            else:
+                self._listener = listen(order.host)
+        except (OSError, RuntimeError) as err:
+            raise StartFailed(
+                f"nothing can listen on {order.host}: {err}; "
+                "the agent's --host must be an address of its machine"
+            ) from err
         self._addresses: dict[int, Address] = {}
         self._rendezvous: Rendezvous | None = None
 
@@ -136,8 +148,7 @@ class Group:
         peers = peers_of(self._order.plan, self._order.rank, self._order.model.tied)
         if set(devices) == {_CPU}:
             return self._join_directly(peers)
-        if self._listener is not None:
-            self._listener.close()
+        self.stop_listening()
         group = form_group(
             rank=self._order.rank,
             world_size=self._world_size,
@@ -163,6 +174,11 @@ class Group:
         assert self._listener is not None
         port: int = self._listener.getsockname()[1]
         return port
+
+    def stop_listening(self) -> None:
+        """Let no rank call this one any more; idempotent."""
+        if self._listener is not None:
+            self._listener.close()
 
     def leave(self) -> None:
         """Wait, on rank 0, until nobody needs its store."""
