@@ -18,8 +18,8 @@ from benchmarks.testbed import Network, Place, Ranks, Runner, in_turns
 from varuna_runtime.spec.job import Exactness, ReduceDtype
 from varuna_runtime.spec.layout import ScheduleKind
 
-BUCKETS = 8
-ELEMENTS = 25_000_000 // 4 // BUCKETS  # of one bucket: 25 MB in all
+BUCKETS = 16
+ELEMENTS = 1 << 19  # of one bucket; 34 MB in all
 LINE_BPS = 200e6
 CEILING = 0.957  # of the line rate, what is left for the payload of TCP
 GLOO, GLOO_OVERLAPPED = "gloo all_reduce", "gloo all_reduce, async buckets"
