@@ -40,22 +40,28 @@ class Joined:
 
 def timed_message(joined: Joined, num_bytes: int) -> Callable[[int], float]:
     """Return a runner that sends messages from rank 0 to rank 1 and returns their median time, on rank 1."""
-    place = joined.place
-    if place.rank > 1:
+    if joined.place.rank > 1:
         return lambda _: 0.0
-    if place.rank == 0:
-        with socket.create_server((place.host, 0)) as listener:
-            joined.store.set("timed message", str(listener.getsockname()[1]))
-            connection, _ = listener.accept()
-    else:
-        port = int(joined.store.get("timed message"))
-        connection = socket.create_connection((place.hosts[0], port))
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection = connected(joined)
 
     def run(_: int) -> float:
-        return median(_send_one(connection, place.rank, num_bytes) for _ in range(_TIMED_MESSAGES))
+        return median(_send_one(connection, joined.place.rank, num_bytes) for _ in range(_TIMED_MESSAGES))
 
     return run
+
+
+def connected(joined: Joined) -> socket.socket:
+    """Return a connection between ranks 0 and 1, which both call this."""
+    place = joined.place
+    if place.rank == 0:
+        with socket.create_server((place.host, 0)) as listener:
+            joined.store.set("connection", str(listener.getsockname()[1]))
+            connection, _ = listener.accept()
+    else:
+        port = int(joined.store.get("connection"))
+        connection = socket.create_connection((place.hosts[0], port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
 
 
 def _send_one(connection: socket.socket, rank: int, num_bytes: int) -> float:

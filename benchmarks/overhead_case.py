@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import ours, peers
-from benchmarks.joined import Joined
+from benchmarks.joined import Joined, connected
 from benchmarks.measure import Case, Claim, Row, Spread
 from benchmarks.options import Options
 from benchmarks.testbed import Loopback, Place, Ranks, Run, Runner
@@ -14,6 +14,7 @@ from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import ScheduleKind
 
 STAGES, MICRO, WIDTH, STEPS = 2, 32, 4096, 10
+BARE = "autograd and a socket, by hand"
 OURS = "ours 1F1B"
 WAYS = {
     OURS: ours.Way(schedule=ScheduleKind.ONE_F_ONE_B),
@@ -36,6 +37,36 @@ class Nothing(nn.Module):
         return x + self.weight
 
 
+class _Bare:
+    """The least a stage can do: a forward, a backward, a message in and one out."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._connection = connected(joined)
+        self._is_first = joined.place.rank == 0
+        self._module = Nothing()
+
+    def __call__(self) -> None:
+        for _ in range(MICRO):
+            if self._is_first:
+                output = self._module(torch.zeros(1, WIDTH))
+                self._send(output.detach())
+                torch.autograd.grad([output], [self._module.weight], [self._received()])
+            else:
+                given = self._received().requires_grad_()
+                found = torch.autograd.grad([self._module(given).mean()], [given, self._module.weight])
+                self._send(found[0])
+
+    def _send(self, tensor: Tensor) -> None:
+        self._connection.sendall(tensor.contiguous().numpy().data)
+
+    def _received(self) -> Tensor:
+        tensor = torch.empty(1, WIDTH)
+        left = memoryview(tensor.numpy()).cast("B")
+        while left:
+            left = left[self._connection.recv_into(left) :]
+        return tensor
+
+
 def build(place: Place) -> Mapping[str, Runner]:
     """Build every configuration on one rank."""
     joined = Joined.at(place)
@@ -48,7 +79,7 @@ def build(place: Place) -> Mapping[str, Runner]:
         num_micro=MICRO,
         optimizer=peers.sgd,
     )
-    steps = dict(peers.runners(place, subject, PEERS))
+    steps = {BARE: _Bare(joined), **peers.runners(place, subject, PEERS)}
     for name, way in WAYS.items():
         steps[name] = ours.engine_of(
             joined.link,
@@ -77,7 +108,7 @@ def e5(options: Options) -> Case:
     network = Loopback(STAGES)
     with network, Ranks(network, build) as ranks:
         for round_ in range(-1, options.rounds(9)):
-            for name in (*PEERS, *WAYS):
+            for name in (BARE, *PEERS, *WAYS):
                 run = ranks.run(name, round_)
                 if round_ >= 0:
                     runs.setdefault(name, []).append(run)
@@ -98,11 +129,17 @@ def e5(options: Options) -> Case:
     ]
     case.claims = [
         Claim(
-            text=f"CPU of {OURS}, of torch 1F1B's in the same run",
+            text=f"CPU of {OURS}, as a share of torch 1F1B's",
             value=_share(runs[OURS], runs[peers.ONE_F_ONE_B]),
             target=0.8 / 1.1,
             at_most=True,
-        )
+        ),
+        Claim(
+            text=f"CPU of {OURS}, as a multiple of the least possible",
+            value=_share(runs[OURS], runs[BARE]),
+            target=0.8 / 0.4,
+            at_most=True,
+        ),
     ]
     case.notes = [
         f"{OURS}: {1000 * cpu_s[OURS].median:.3f} ms on this machine; the aim on the reference machine is 0.8"
