@@ -9,9 +9,10 @@ from varuna_runtime.partition.seeding import preserved_random_state, seed_everyt
 from varuna_runtime.spec import rng
 from varuna_runtime.spec.batches import SampleRef, micro_batch_rows, sample_refs, step_rows
 from varuna_runtime.spec.errors import InvalidInput, ModelRefused
+from varuna_runtime.worker.arguments import is_stream
 from varuna_runtime.worker.bits import difference
 from varuna_runtime.worker.stream import StreamReader
-from varuna_runtime.worker.training import ResolvedTraining, Training, is_stream
+from varuna_runtime.worker.training import ResolvedTraining, Training
 
 _LOOK_AHEAD = 512
 

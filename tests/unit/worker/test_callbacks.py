@@ -11,10 +11,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.support import toys
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.reports import EvaluationReport, Report, StepReport
+from varuna_runtime.worker.arguments import check
 from varuna_runtime.worker.callbacks import Callbacks, JsonLines, TensorBoard
 from varuna_runtime.worker.evaluation import Evaluation
 from varuna_runtime.worker.lone import LoneHost
-from varuna_runtime.worker.training import check
 
 
 def step(number: int, **changes: Any) -> StepReport:

@@ -15,11 +15,12 @@ from tests.support.fleet import NO_STEP, Fleet, assert_equal_bits
 from varuna_runtime.spec.errors import InvalidInput, ModelRefused
 from varuna_runtime.spec.job import Precision
 from varuna_runtime.spec.manifest import EvaluationRecord
+from varuna_runtime.worker.arguments import check
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.evaluation import Evaluation
 from varuna_runtime.worker.figures import Folding, Measure
 from varuna_runtime.worker.signals import EvaluationDone, Progressed, StepDone, Waiting
-from varuna_runtime.worker.training import Training, check
+from varuna_runtime.worker.training import Training
 
 HELD_OUT = 17  # samples: ragged at every size used here
 
