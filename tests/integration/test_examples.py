@@ -51,7 +51,7 @@ def kill_a_node_at_work(lent: Pool, job: str) -> None:
 @pytest.mark.timeout(600)  # imports and traces of several processes; half a minute on two idle cores
 @pytest.mark.parametrize("name", ["hf_gpt2", "bert", "vision"])
 def test_an_example_survives_a_killed_node_with_the_weights_of_a_lone_run(name: str, tmp_path: Path) -> None:
-    folder = shortened(name, tmp_path / name, steps=30, batch_size=64, interval_steps=4)
+    folder = shortened(name, tmp_path / name, steps=24, interval_steps=4)
     with pool(tmp_path / "home") as lent:
         lent.up(3)
         job = lent.submit(folder)
