@@ -86,6 +86,16 @@ def test_a_forward_may_pass_a_recompute_that_waits_for_its_gradient() -> None:
     assert next_op(todo, waiting) == head
 
 
+def test_no_forward_of_varuna_runs_between_a_recompute_and_its_backward() -> None:
+    todo = programs(ScheduleKind.VARUNA, 3, 20, recompute=True)[1]
+    assert todo.listed is not None
+    forwards = todo.listed[1][0]
+    held = State(activations=forwards + 3, forwards=forwards, recomputes=1)
+    assert next_op(todo, held) is None
+    held.gradients = 1
+    assert next_op(todo, held) == Op(OpKind.BACKWARD, 0)
+
+
 def test_a_backward_is_preferred_and_a_recompute_ahead_of_its_gradient_is_for_idle_time() -> None:
     todo = programs(ScheduleKind.WORK_CONSERVING, 2, 9, recompute=True, in_flight=3)[0]
     assert next_op(todo, State(activations=9, forwards=1)) == Op(OpKind.FORWARD, 1)
