@@ -129,7 +129,7 @@ def compare(
 
 
 def _is_worth_it(samples: Samples, name: str) -> bool:
-    if name in (peers.ONE_F_ONE_B, samples.best(peers.WHOLE_BACKWARD)):
+    if name in (peers.ONE_F_ONE_B, samples.best(peers.ONE_STAGE), samples.best(peers.WHOLE_BACKWARD)):
         return True
     return samples.step(name).median <= TOO_SLOW * samples.step(samples.best(peers.ALL)).median
 
@@ -172,6 +172,11 @@ def _of_limit(samples: Samples, name: str, limit_s: float, target: float) -> Cla
     return Claim(text=f"{name}: share of its limit", value=samples.of_limit(name, limit_s), target=target)
 
 
+def _bound(samples: Samples, what: str, limit_s: float, peer: str) -> str:
+    most = samples.step(peer).median / limit_s
+    return f"with {what} and one stage a rank nothing can be more than {most:.3f} times as fast as {peer}"
+
+
 def short_units(name: str, stages: int, targets: tuple[float, float, float], options: Options) -> Case:
     """E1 and E2; `targets`: against the best peer, against Schedule1F1B, of the limit."""
     setting = Setting(stages=stages, micro=16, times=Times(forward_s=0.03, input_s=0.03, weight_s=0.03))
@@ -204,5 +209,13 @@ def e3(options: Options) -> Case:
     case.claims = [
         _against(samples, "ZBV", (peers.ZBV,), (SPLIT,), 1.10),
         _against(samples, "the best whole-backward torch", peers.WHOLE_BACKWARD, (WHOLE,), 1.08),
+        _against(samples, "the same with one stage a rank", peers.ONE_STAGE, (WHOLE,), 1.08),
+        _of_limit(samples, SPLIT, setting.split_limit_s(message_s), 0.97),
+    ]
+    case.notes += [
+        _bound(samples, "a split backward", setting.split_limit_s(message_s), peers.ZBV),
+        _bound(
+            samples, "whole backwards", setting.whole_limit_s(message_s), samples.best(peers.WHOLE_BACKWARD)
+        ),
     ]
     return case
