@@ -23,7 +23,7 @@ WAYS = {
     WHOLE_STATISTICAL: ours.Way(schedule=ScheduleKind.WORK_CONSERVING, exactness=Exactness.STATISTICAL),
     SPLIT: ours.Way(schedule=ScheduleKind.ZERO_BUBBLE),
 }
-TOO_SLOW = 1.2  # a peer this much slower than the best in the first round runs no more
+TOO_SLOW = 1.12  # a peer this much slower than the best in the first round runs no more
 RATE = "200mbit"
 WIDTH = 131072  # float32: 512 KB
 

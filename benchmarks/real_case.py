@@ -25,7 +25,7 @@ WAYS = {
     OURS: ours.Way(schedule=ScheduleKind.WORK_CONSERVING),
     STATISTICAL: ours.Way(schedule=ScheduleKind.WORK_CONSERVING, exactness=Exactness.STATISTICAL),
 }
-PEERS = (peers.GPIPE, peers.ONE_F_ONE_B, peers.ASYNC_1F1B, peers.INTERLEAVED, peers.ZBV)
+PEERS = (peers.GPIPE, peers.ONE_F_ONE_B, peers.ASYNC_1F1B, peers.ZBV)
 
 
 def gpt() -> nn.Sequential:
