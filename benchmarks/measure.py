@@ -62,6 +62,12 @@ class Case:
     rows: list[Row] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    has_failed: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        """True if it ran and every claim is met."""
+        return not self.has_failed and all(claim.is_met for claim in self.claims)
 
 
 class Samples:
