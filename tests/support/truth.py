@@ -35,7 +35,7 @@ class Example:
     training: Callable[..., Training]
     ends: Mapping[str, int]  # module whose end begins a segment -> that segment
     copies: Mapping[str, str] = field(default_factory=dict)  # tied uses: later name -> first name
-    names: Mapping[str, str] = field(default_factory=dict)  # first name of a parameter -> the job's name
+    names: Mapping[str, str] = field(default_factory=dict)  # other name of a parameter -> the job's name
 
 
 class Chain(nn.Sequential):

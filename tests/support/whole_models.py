@@ -70,7 +70,7 @@ MODELS: dict[str, Example] = {
         _transformer("bert"),
         {"bert.embeddings": 1, "bert.encoder.layer.0": 2, "bert.encoder.layer.1": 3},
         copies={"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"},
-        names={"cls.predictions.bias": "cls.predictions.decoder.bias"},
+        names={"cls.predictions.decoder.bias": "cls.predictions.bias"},
     ),
     "llama": Example(_transformer("llama"), {}),  # without dropout
     "t5": Example(
@@ -83,11 +83,8 @@ MODELS: dict[str, Example] = {
             "decoder.block.0": 5,
             "decoder.block.1": 6,
         },
-        copies={
-            "decoder.embed_tokens.weight": "encoder.embed_tokens.weight",
-            "lm_head.weight": "encoder.embed_tokens.weight",
-        },
-        names={"shared.weight": "encoder.embed_tokens.weight"},
+        copies={"decoder.embed_tokens.weight": "shared.weight", "lm_head.weight": "shared.weight"},
+        names={"encoder.embed_tokens.weight": "shared.weight"},
     ),
     "resnet": Example(_images, {}),
 }

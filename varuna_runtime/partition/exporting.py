@@ -190,11 +190,15 @@ def _unlifted(
     graph: fx.Graph = program.graph
     targets = {spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.target}
     attributes: dict[str, Any] = {}
-    aliases = _Aliases(model)
+    held = dict(model.named_parameters(remove_duplicate=False))
+    held |= dict(model.named_buffers(remove_duplicate=False))  # type: ignore[arg-type]
+    first_names = {id(tensor): name for name, tensor in reversed(held.items())}
     for node in list(graph.nodes):
         if node.op == "placeholder" and node.name in targets:
-            target = targets[node.name].removeprefix(f"{ROOT}.")
-            _replace_by_attributes(node, target, program, aliases, attributes, originals)
+            target = targets[node.name]
+            name = target.removeprefix(f"{ROOT}.")
+            tensor = held[name] if name in held else _constant(program.constants[target], name, originals)
+            _replace_by_attribute(node, first_names.get(id(tensor), name), tensor, attributes)
         elif node.op == "get_attr":
             attributes[str(node.target)] = getattr(program.graph_module, str(node.target))
         elif node.target in _NORMS:
@@ -202,57 +206,20 @@ def _unlifted(
     return graph, attributes
 
 
-def _replace_by_attributes(
-    node: fx.Node,
-    target: str,
-    program: Any,
-    aliases: "_Aliases",
-    attributes: dict[str, Any],
-    originals: Mapping[int, Tensor],
-) -> None:
-    """Put a get_attr before each use, under the name that the module which uses it has for the tensor."""
-    tensor = aliases.tensor(target)
-    if tensor is None:
-        constant = program.constants[
-            f"{ROOT}.{target}" if f"{ROOT}.{target}" in program.constants else target
-        ]
-        tensor = originals.get(id(constant), constant)
-        if type(tensor).__name__ == "FakeTensor":
-            raise Untraceable(f"forward makes a constant ({target}) of values that do not exist yet")
-    made: dict[str, fx.Node] = {}
-    for user in list(node.users):
-        name = aliases.name(target, tensor, innermost(user))
-        if name not in made:
-            with node.graph.inserting_before(node):
-                made[name] = node.graph.create_node("get_attr", name)
-            made[name].meta["val"] = node.meta.get("val")
-            attributes[name] = tensor
-        user.replace_input_with(node, made[name])
+def _constant(value: Tensor, name: str, originals: Mapping[int, Tensor]) -> Tensor:
+    tensor = originals.get(id(value), value)
+    if type(tensor).__name__ == "FakeTensor":
+        raise Untraceable(f"forward makes a constant ({name}) of values that do not exist yet")
+    return tensor
+
+
+def _replace_by_attribute(node: fx.Node, name: str, tensor: Tensor, attributes: dict[str, Any]) -> None:
+    with node.graph.inserting_before(node):
+        made = node.graph.create_node("get_attr", name)
+    made.meta["val"] = node.meta.get("val")
+    attributes[name] = tensor
+    node.replace_all_uses_with(made)
     node.graph.erase_node(node)
-
-
-class _Aliases:
-    """A model's tensors by every name they have."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._tensors: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
-        self._tensors |= dict(model.named_buffers(remove_duplicate=False))
-        self._names: dict[int, list[str]] = {}
-        for name, tensor in self._tensors.items():
-            self._names.setdefault(id(tensor), []).append(name)
-
-    def tensor(self, name: str) -> Tensor | None:
-        return self._tensors.get(name)
-
-    def name(self, target: str, tensor: Tensor, module: str) -> str:
-        """Return the tensor's first name inside `module` or the nearest module around it."""
-        names = self._names.get(id(tensor), [target])
-        while module:
-            inside = next((name for name in names if name.startswith(f"{module}.")), None)
-            if inside is not None:
-                return inside
-            module = module.rpartition(".")[0]
-        return names[0]
 
 
 def innermost(node: fx.Node) -> str:

@@ -42,7 +42,7 @@ def cut(
     model = whole(construction.run(build_model))
     with preserved_random_state():
         stored = None if pretrained is None else Pretrained(pretrained, model)
-        found = segments_of(model, None if example is None else example())
+        found = segments_of(model, example)
     return PartitionedModel(construction, model, found, stored)
 
 

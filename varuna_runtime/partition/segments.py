@@ -1,6 +1,6 @@
 """A model's segments: children of a sequence, parts between marks, or parts of a whole traced forward."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,18 +42,30 @@ class Segments:
     warning: str = ""  # why a model without marks could not be cut
 
 
-def segments_of(model: nn.Module, example: Example | None) -> Segments:
+def segments_of(model: nn.Module, example: Callable[[], Example] | None) -> Segments:
     """Return the model's segments; without an example of its inputs only marks and sequences are cut."""
     marks = [name for name, module in model.named_modules() if isinstance(module, CutPoint)]
     if _is_plain_sequence(model) and all("." not in name for name in marks):
-        names = _names(example, next(iter(model), model))  # type: ignore[call-overload]
+        names = _names(_looked(example), next(iter(model), model))  # type: ignore[call-overload]
         return Segments(segments=_children(model, names, is_marked=bool(marks)), keywords=names)
-    names = _names(example, model)
     if marks:
+        names = _names(_looked(example), model)
         return Segments(segments=_traced(model, names), keywords=names)
     if example is None:
-        return Segments(segments=_uncut(model, names), keywords=names)
-    return _automatic(model, accepted(example, model), names)
+        return Segments(segments=_uncut(model, ()))
+    inputs = accepted(example(), model)
+    return _automatic(model, inputs, keywords(inputs))
+
+
+def _looked(example: Callable[[], Example] | None) -> Example | None:
+    """Return the example for the names in it, None where there is none to be had.
+
+    Cuts at marks do not need it, and where a job is submitted its data may be out of reach.
+    """
+    try:
+        return None if example is None else example()
+    except Exception:  # reading data is the user's code; training meets the same error where it matters
+        return None
 
 
 def _automatic(model: nn.Module, example: Example, names: tuple[str, ...]) -> Segments:

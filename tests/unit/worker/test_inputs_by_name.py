@@ -110,6 +110,20 @@ def test_a_key_that_forward_needs_and_a_batch_without_it_are_told():
         bound.model_inputs({"y": torch.ones(1)})
 
 
+class Away(Records):
+    """Data that is only where the nodes are."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        raise FileNotFoundError("/data/rows")
+
+
+def test_only_a_model_without_marks_needs_its_data_where_it_is_cut():
+    assert partition_of(training(model=sequence, dataset=Away())).num_segments == 2
+    assert partition_of(training(model=Marked, dataset=Away())).num_segments == 2
+    with pytest.raises(FileNotFoundError):
+        partition_of(training(model=Plain, dataset=Away()))
+
+
 def test_an_example_is_the_same_from_a_child_which_keeps_what_it_opens():
     given = training(model=sequence)
     assert example_in_child(given) == example_of(training(model=sequence))

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from tests.support.fleet import Fleet, Snapshot, assert_equal_bits
+from tests.support.recomposing import of_segments, of_whole, twin
 from tests.support.transformers_models import MODELS, Sentences, training
 from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec.job import Precision
@@ -33,6 +34,26 @@ def test_every_layout_trains_to_the_bits_of_one_process(name: str):
     assert last >= 3
     assert_equal_bits(trained(name, f"{last}x1", recompute=True), alone)
     assert_equal_bits(trained(name, "2x2", schedule=ScheduleKind.GPIPE), alone)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "llama", "t5"])
+@pytest.mark.parametrize(("rows", "length"), [(2, 9), (1, 7), (3, 12)])
+def test_segments_compute_the_bits_of_the_whole_model(name: str, rows: int, length: int):
+    """Whatever the sizes: outputs with dropout, and the gradient of every parameter."""
+    model, whole = model_of(name), MODELS[name]()
+    segments = twin(model, whole)
+    held = Sentences(sequence=length)
+    batch = default_collate([held[i + 1] for i in range(rows)])  # the last sample is padded in each
+    outputs, gradients = of_whole(whole, batch, seed=rows)
+    cut_outputs, cut_gradients = of_segments(segments, [batch[k] for k in model.keywords], seed=rows)
+    assert all(a.equal(b) for a, b in zip(outputs[:2], cut_outputs[:2], strict=True))
+    folded = {tie.uses[0].name for tie in model.tied if len(tie.uses) > 2}  # in an order of their own
+    for key, gradient in gradients.items():
+        other = cut_gradients[key]
+        assert gradient is not None
+        assert other is not None
+        assert other.equal(gradient) or key in folded, key
+    assert len(folded) == (name == "t5")
 
 
 @pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
