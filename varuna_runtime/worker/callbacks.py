@@ -6,6 +6,7 @@ What it raises ends the training like any other error of the script.
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -53,12 +54,8 @@ class Callbacks:
                 callback.close()
 
 
-class JsonLines:
-    """Appends each report as a line of JSON to a file; what a restart tells again replaces its lines."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        self._file: TextIO | None = None
+class _Writer(ABC):
+    """Writes both kinds of report in one way."""
 
     def on_step(self, report: StepReport) -> None:
         """Write a step."""
@@ -67,6 +64,18 @@ class JsonLines:
     def on_evaluation(self, report: EvaluationReport) -> None:
         """Write an evaluation."""
         self._write(report)
+
+    @abstractmethod
+    def _write(self, report: Report) -> None:
+        """Write a report."""
+
+
+class JsonLines(_Writer):
+    """Appends each report as a line of JSON to a file; what a restart tells again replaces its lines."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._file: TextIO | None = None
 
     def close(self) -> None:
         """Close the file."""
@@ -98,7 +107,7 @@ def _is_before(line: str, first: tuple[int, bool]) -> bool:
         return False
 
 
-class TensorBoard:
+class TensorBoard(_Writer):
     """Writes each report into event files of a folder; needs `varuna[tensorboard]`."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -106,14 +115,6 @@ class TensorBoard:
         require_tensorboard()
         self._folder = Path(folder)
         self._file: EventFile | None = None
-
-    def on_step(self, report: StepReport) -> None:
-        """Write a step."""
-        self._write(report)
-
-    def on_evaluation(self, report: EvaluationReport) -> None:
-        """Write an evaluation."""
-        self._write(report)
 
     def close(self) -> None:
         """Write what is held back."""

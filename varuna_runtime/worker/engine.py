@@ -5,9 +5,8 @@ It never blocks: whoever drives it decides when to wait for messages.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -26,24 +25,17 @@ from varuna_runtime.worker.evaluating import Evaluations
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.norm import clip_coefficient
 from varuna_runtime.worker.pipeline import Pipeline
-from varuna_runtime.worker.reduce import StageReduction, Team
+from varuna_runtime.worker.reduce import Team
 from varuna_runtime.worker.scaling import LossScale
 from varuna_runtime.worker.shares import offload_of
-from varuna_runtime.worker.signals import (
-    PROGRESSED,
-    EvaluationDone,
-    Progressed,
-    StepDone,
-    Stepping,
-    Waiting,
-)
+from varuna_runtime.worker.signals import EvaluationDone, Progressed, StepDone, Stepping, Waiting, run
 from varuna_runtime.worker.stage_state import StageState
+from varuna_runtime.worker.step_gradients import StepGradients
 from varuna_runtime.worker.step_share import StepShare, step_share
 from varuna_runtime.worker.ties import tie_exchange
 from varuna_runtime.worker.training import ResolvedTraining, Training
 from varuna_runtime.worker.weights import segment_digest
 
-T = TypeVar("T")
 KEPT_LOSSES = 512  # in every checkpoint; bounds what a pool may lose of the record while no manager listens
 _WIRE_DTYPES = {ReduceDtype.FP32: None, ReduceDtype.BF16: torch.bfloat16}
 StateTensors = Mapping[int, Mapping[str, Tensor]]  # by segment, then `param:`, `buffer:` or `optim:` name
@@ -97,8 +89,8 @@ class RankEngine:
             is_sharded=self._built.gather is not None,
             wire_dtype=_WIRE_DTYPES[settings.reduce_dtype],
         )
-        self._reduction = StageReduction(self._team, self._built.accumulators, self._built.ranges)
-        self._ties = tie_exchange(self._stage, plan.stages, self._built.ties)
+        ties = tie_exchange(self._stage, plan.stages, self._built.ties)
+        self._gradients = StepGradients(self._built, self._team, ties, layout)
         self._agreement = Agreement(link, layout)
         training = replace(training, keywords=model.keywords)
         self._pipeline = Pipeline(
@@ -236,47 +228,21 @@ class RankEngine:
             replica=self._replica,
             exactness=self._settings.exactness,
         )
-        self._reduction.begin(work.virtual)
+        self._gradients.begin(work.virtual)
         self._built.runner.loss_scale = self._scaling.scale
-        self._built.runner.begin(work.virtual, work.owned, on_done=self._start_reduction)
-        yield from self._alongside(self._pipeline.run(work.micros))
+        self._built.runner.begin(work.virtual, work.owned, on_done=self._gradients.start)
+        yield from self._gradients.alongside(self._pipeline.run(work.micros))
         if self._stage == self._plan.layout.stages - 1:
             self._agreement.contribute_losses(self._built.runner.losses())
-        totals = yield from self._alongside(self._agreement.totals())
+        totals = yield from self._gradients.alongside(self._agreement.totals())
         if not totals.weight > 0:
             raise StepDiverged(
                 f"step {self._step}: the loss weights sum to {totals.weight}; wanted more than 0"
             )
-        partials = yield from self._gradients(totals.weight * self._scaling.scale)
+        partials = yield from self._gradients.finished(totals.weight * self._scaling.scale)
         yield from self._built.statistics.exchange(self._link, self._peers, self._replica)
         decision = yield from self._vote(partials)
         return (yield from self._commit(decision, totals, work))
-
-    def _start_reduction(self, position: int) -> None:
-        """Hand over a segment in the middle of an op: its last gradient of the step was just added."""
-        self._reduction.start(self._built.segments[position].index)
-        if self._stage == 0:  # no stage waits for what this op is to send
-            self._reduction.advance()
-
-    def _alongside(self, work: Stepping[T]) -> Stepping[T]:
-        """Do `work`, and while it waits, as much of the reduction as the messages allow."""
-        while True:
-            try:
-                signal = next(work)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-            has_moved = isinstance(signal, Waiting) and self._reduction.advance()
-            yield PROGRESSED if has_moved else signal
-
-    def _gradients(self, weight: float) -> Stepping[tuple[float, ...]]:
-        """Set every `.grad` from the sums of all replicas and uses; return the norm's partials in order."""
-        gradients = self._built.gradients
-        sums = yield from self._reduction.finished(lambda at, total: gradients.assign(at, total, weight))
-        uses = gradients.use_sums(sums)
-        ties = yield from self._ties.combined(self._link, self._plan.layout, self._replica, uses)
-        gradients.join(ties, weight)
-        return gradients.partials()
 
     def _vote(self, partials: tuple[float, ...]) -> Stepping[Decision]:
         ballot = Ballot(
@@ -324,15 +290,3 @@ class RankEngine:
             self._built.gradients.scale(factor)
         self._built.optimizer.step(loss)
         self._built.statistics.commit()
-
-
-def run(work: Stepping[T], wait: Callable[[], None]) -> T:
-    """Run stepping work to its end, blocking in `wait` whenever it must."""
-    while True:
-        try:
-            signal = next(work)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        if isinstance(signal, Waiting):
-            wait()

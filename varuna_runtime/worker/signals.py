@@ -1,6 +1,6 @@
 """What a stepping engine says each time it is advanced, and how its parts wait for messages."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -56,3 +56,15 @@ def receive(link: Link, source: int, tag: str) -> Stepping[tuple[Tensor, ...]]:
     while (message := link.poll(source, tag)) is None:
         yield Waiting(f"{tag} from rank {source}")
     return message
+
+
+def run(work: Stepping[T], wait: Callable[[], None]) -> T:
+    """Run stepping work to its end, blocking in `wait` whenever it must."""
+    while True:
+        try:
+            signal = next(work)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        if isinstance(signal, Waiting):
+            wait()

@@ -35,5 +35,7 @@ def test_every_field_of_what_a_script_makes_or_gets_is_explained(record: type):
 
 
 def test_the_architecture_shows_every_argument_of_train():
-    (shown,) = re.findall(r"    varuna\.train\(\n(.*?)\n    \)\n", (DOCS / "architecture.md").read_text(), re.DOTALL)
+    (shown,) = re.findall(
+        r"    varuna\.train\(\n(.*?)\n    \)\n", (DOCS / "architecture.md").read_text(), re.DOTALL
+    )
     assert re.findall(r"^ +(\w+)=", shown, re.MULTILINE) == PARAMETERS
