@@ -132,6 +132,7 @@ class SegmentRunner:
 
         The first one after a start does the whole and both passes; the segment is split from then on only if
         the bits are equal. A hook on a tensor runs in both passes, say, and may tell its calls apart.
+        A backward that cannot run twice keeps the segment whole.
         """
         outputs, seeds = _roots(frame, gradients)
         leaves = [t for t in frame.inputs if t.requires_grad]
@@ -141,12 +142,29 @@ class SegmentRunner:
         if self._may_split:
             found, owed = backward_input(outputs, seeds, leaves, self._trained)
             return _in_place(frame, found), owed
-        is_new = self._may_split is None
-        whole = torch.autograd.grad(outputs, wanted, seeds, allow_unused=True, retain_graph=is_new)
-        if is_new:
-            found, owed = backward_input(outputs, seeds, leaves, self._trained)
-            self._may_split = difference([*found, *backward_weight(owed)], list(whole)) is None
+        whole = self._tried(outputs, seeds, leaves) if self._may_split is None else None
+        if whole is None:
+            whole = torch.autograd.grad(outputs, wanted, seeds, allow_unused=True)
         return _in_place(frame, whole[: len(leaves)]), Owed(self._trained, whole[len(leaves) :], [])
+
+    def _tried(
+        self, outputs: Sequence[Tensor], seeds: Sequence[Tensor], leaves: Sequence[Tensor]
+    ) -> Sequence[Tensor | None] | None:
+        """Find out whether two passes do as one does; return what one found, None if its graph must go."""
+        self._may_split = False
+        wanted = [*leaves, *self._trained]
+        try:
+            whole = torch.autograd.grad(outputs, wanted, seeds, allow_unused=True, retain_graph=True)
+        except RuntimeError:  # compiled code may refuse to keep what it saved
+            return None
+        # The memory may be a function's own, which writes into it again when it is called again.
+        kept = [None if gradient is None else gradient.clone() for gradient in whole]
+        try:
+            found, owed = backward_input(outputs, seeds, leaves, self._trained)
+            self._may_split = difference([*found, *backward_weight(owed)], kept) is None
+        except Exception:  # whatever the function raises that was not made for a second call
+            self._may_split = False
+        return kept
 
     def backward_weight(self, owed: Owed) -> tuple[Tensor | None, ...]:
         """Return the gradients of the trainable parameters; frees what is left of the graph."""

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -145,6 +146,55 @@ def test_a_segment_whose_second_pass_would_differ_is_kept_whole(later: float, nu
         assert len(owed.starts) == (num_starts if micro else 0)
         assert_same(inputs, whole.inputs)
         assert_same(segment.backward_weight(owed), whole.parameters)
+
+
+class Once(torch.autograd.Function):
+    """Gives away what it saved with its first backward."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, scale: Tensor) -> Tensor:
+        ctx.kept = [values.detach(), scale.detach()]
+        return values * scale
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        scale, values = ctx.kept.pop(), ctx.kept.pop()
+        return gradient * scale, (gradient * values).sum((0, 1))
+
+
+class InItsOwnMemory(torch.autograd.Function):
+    """Finds its gradients in forward and scales them in place in backward, as some fused losses do."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, scale: Tensor) -> Tensor:
+        ctx.found = scale.expand_as(values).clone(), values.sum((0, 1))
+        return (values * scale).sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return tuple(found.mul_(gradient) for found in ctx.found)  # type: ignore[return-value]
+
+
+class Scaled(nn.Module):
+    def __init__(self, function: type[torch.autograd.Function]) -> None:
+        super().__init__()
+        self.scale, self.function = nn.Parameter(torch.randn(WIDTH)), function
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.function.apply(values, self.scale)  # type: ignore[no-any-return,no-untyped-call]
+
+
+@pytest.mark.parametrize("function", [Once, InItsOwnMemory])
+def test_a_backward_that_cannot_run_twice_is_kept_whole(function: type[torch.autograd.Function]) -> None:
+    split, whole = runner(Scaled(function)), runner(Scaled(function))
+    whole.module.load_state_dict(split.module.state_dict())
+    values = VALUES.clone().requires_grad_()
+    for _ in range(2):
+        frame, gradients = forward(split, values)
+        inputs, owed = split.backward_input(frame, gradients)
+        wanted = whole.backward(forward(whole, values)[0], gradients)
+        assert_same(inputs, wanted.inputs)
+        assert_same(split.backward_weight(owed), wanted.parameters)
 
 
 def test_an_input_that_nothing_needs_is_left_none() -> None:
