@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import torch
@@ -144,6 +145,13 @@ class Fleet:
         steps = drive(self.network, self.engines, seed=seed, num_steps=num_steps)
         assert all(s == steps[0] for s in steps)
         return self.snapshot(steps[0])
+
+    def abandon_step(self, num_advances: int, *, seed: int = 0) -> None:
+        """Run so much of the next step, on ranks drawn by the seed, and drop what is under way."""
+        random = Random(seed)
+        for _ in range(num_advances):
+            assert not isinstance(random.choice(self.engines).advance(), StepDone), "the step ended"
+        self.network.drop_messages()
 
     def snapshot(self, steps: Sequence[StepDone] = ()) -> Snapshot:
         """Return copies of the state, shares put together, after checking that replicas hold equal bits."""

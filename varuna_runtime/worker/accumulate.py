@@ -154,9 +154,10 @@ class Accumulator:
         """Begin a step in which this replica owns the virtual replicas `owned` of `virtual`."""
         self._free.extend(flat for _, flat in self._stack)
         self._stack.clear()
-        if self._result is not None:
-            self._free.append(self._result)
-            self._result = None
+        for left in (self._leaf, self._result):  # a leaf only where the last step was abandoned
+            if left is not None:
+                self._free.append(left)
+        self._leaf = self._result = None
         self._touched = [False] * len(self.space.names)
         self._parent = _merges(owned_nodes(virtual, owned))
 

@@ -94,6 +94,13 @@ class StatisticsFold:
         for statistics in self._all:
             statistics.install()
 
+    def begin(self) -> None:
+        """Forget what an abandoned step recorded."""
+        self._pending = []
+        for statistics in self._all:
+            statistics.mean.clear()
+            statistics.var.clear()
+
     def record(self, active: bool) -> None:
         """Turn recording on for a forward, off for its recompute."""
         for statistics in self._all:

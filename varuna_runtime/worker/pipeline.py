@@ -60,6 +60,8 @@ class Pipeline:
         state = State.start(todo)
         self.realised = []
         self._ahead = None
+        self._activations.clear()  # of an abandoned step
+        self._gradients.clear()
         for _ in range(todo.num_ops):
             self._collect(state)
             while (op := next_op(todo, state)) is None:

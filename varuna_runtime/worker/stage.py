@@ -74,6 +74,7 @@ class StageRunner:
         self._held.clear()
         self._owed.clear()
         self._losses.clear()
+        self._statistics.begin()
         for accumulator in (a for of_segment in self._accumulators for a in of_segment):
             accumulator.start(virtual, owned)
 

@@ -81,6 +81,21 @@ def test_resuming_at_another_layout_gives_the_bits_of_an_undisturbed_run(
     assert steps.steps == alone(kind).steps[1:]
 
 
+@pytest.mark.parametrize("kind", ["dropout", "batch norm"])
+@pytest.mark.parametrize(
+    ("layout", "schedule", "num_advances"),
+    [("1x1", "1f1b", 1), ("1x1", "1f1b", 10), ("3x2", "zero-bubble", 10), ("3x2", "zero-bubble", 28)],
+)
+def test_an_abandoned_step_leaves_nothing_behind(
+    kind: str, layout: str, schedule: str, num_advances: int
+) -> None:
+    again = fleet(kind, layout, schedule=ScheduleKind(schedule), virtual_replicas=2)
+    start, undisturbed = again.snapshot(), fleet(kind, "1x1", virtual_replicas=2).train(2)
+    again.abandon_step(num_advances, seed=num_advances)
+    again.resume(start)
+    assert_equal_bits(again.train(2), undisturbed)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_short_last_step_leaves_replicas_without_work_and_the_bits_alone(layout: str) -> None:
     whole = fleet("dropout", "1x1", total_samples=13).train(2)

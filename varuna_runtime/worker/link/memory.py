@@ -32,6 +32,10 @@ class MemoryNetwork:
         """Let a rank vanish: its peers get what it sent before, then PeerLost."""
         self._gone[rank] = reason
 
+    def drop_messages(self) -> None:
+        """Let every message under way vanish, as those of a generation that ended do."""
+        self._queues.clear()
+
     def fail(self, fault: Fault) -> None:
         """Let every rank hear of a fault; the first one counts."""
         self._fault = self._fault or fault
