@@ -61,7 +61,16 @@ WATCHED = """
 EVALUATION = varuna.Evaluation(
     dataset=Data(), every_steps=4, metrics=lambda output, batch: {"size": output.abs().mean()}
 )
-CALLBACKS = [varuna.JsonLines(os.environ["LINES"])]
+
+class Closed:
+    def on_step(self, report):
+        pass
+
+    def close(self):
+        with open(os.environ["LINES"] + ".closed", "a") as file:
+            file.write("closed ")
+
+CALLBACKS = [varuna.JsonLines(os.environ["LINES"]), Closed()]
 """
 SLOW = """
 def paced(output, batch):
@@ -115,6 +124,7 @@ def test_evaluations_are_told_by_every_rank_and_callbacks_are_called_on_one(tmp_
         ("step", 6),
         ("evaluation", 6),
     ]
+    assert Path(f"{lines}.closed").read_text() == "closed "  # and not once on every rank
 
 
 def test_what_a_callback_raises_fails_the_rank_as_an_error_of_the_script(tmp_path: Path) -> None:

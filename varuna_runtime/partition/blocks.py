@@ -4,7 +4,7 @@ A pure function of the graph and of the modules it was traced in; nothing is mea
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -146,8 +146,3 @@ def _thinned(found: list[Cut]) -> tuple[Cut, ...]:
     if len(found) <= MAX_SEGMENTS:
         return tuple(found)
     return tuple(found[i * len(found) // MAX_SEGMENTS] for i in range(MAX_SEGMENTS))
-
-
-def names_of(paths: Sequence[Path]) -> Iterator[str]:
-    """Yield the innermost module's call of each operation."""
-    return (path[-1][0] if path else "" for path in paths)

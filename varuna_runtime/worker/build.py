@@ -1,6 +1,6 @@
 """Turns a plan's stage into running parts: real segments, in-stage ties shared, accumulators, optimizer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,23 +51,9 @@ def build_stage(
 
     `offload` is memory of the host for an optimizer that is not to live on `device`.
     """
-    shared: dict[int, Tensor] = {}  # a tied parameter is one inside a stage, so that it is stepped once
-    modules = {
-        i: model.materialise(i, seed=settings.seed, device=device, shared=shared)
-        for i in range(stage.first, stage.last)
-    }
+    segments = _segments(settings, model, stage, device)
+    modules = {segment.index: segment.module for segment in segments}
     ties = tuple(tie for tie in model.tied if _is_trained_in(tie, modules))
-    segments = tuple(
-        SegmentRunner(
-            index,
-            module,
-            dict(model.state_names(index)),
-            device=device,
-            precision=settings.precision,
-            forbid_mutation=settings.exactness is Exactness.BITWISE,
-        )
-        for index, module in modules.items()
-    )
     tied_names = {use.name for tie in ties for use in tie.uses}
     accumulators = [
         [Accumulator(space, device) for space in spaces_of(s.index, s.parameters, alone=tied_names)]
@@ -77,20 +63,8 @@ def build_stage(
         _named_parameters(model, modules), optimizer=training.optimizer, scheduler=training.scheduler
     )
     is_sharded = settings.shard_optimizer and replicas > 1
-    ranges = dealt_ranges(
-        [a.space for of_segment in accumulators for a in of_segment],
-        replicas,
-        in_blocks=optimizer.is_elementwise or not is_sharded,
-    )
-    held = [
-        (a.space, tuple(segment.parameters[p][1] for p in a.space.positions))
-        for segment, of_segment in zip(segments, accumulators, strict=True)
-        for a in of_segment
-    ]
-    owned = [
-        OwnedSpace(space=space, parameters=parameters, ranges=parts)
-        for (space, parameters), parts in zip(held, ranges, strict=True)
-    ]
+    in_blocks = optimizer.is_elementwise or not is_sharded
+    owned = _owned_spaces(segments, accumulators, replicas, in_blocks=in_blocks)
     shares = shares_of(owned, replica if is_sharded else None)
     if is_sharded:
         optimizer.keep(shares)
@@ -100,7 +74,7 @@ def build_stage(
     return BuiltStage(
         segments=segments,
         accumulators=tuple(a for of_segment in accumulators for a in of_segment),
-        ranges=tuple(ranges),
+        ranges=tuple(space.ranges for space in owned),
         runner=StageRunner(
             segments,
             accumulators,
@@ -115,6 +89,43 @@ def build_stage(
         optimizer=optimizer,
         gather=ParameterGather(owned, replicas) if is_sharded else None,
     )
+
+
+def _segments(
+    settings: ResolvedTraining, model: PartitionedModel, stage: Stage, device: torch.device
+) -> tuple[SegmentRunner, ...]:
+    shared: dict[int, Tensor] = {}  # a tied parameter is one inside a stage, so that it is stepped once
+    return tuple(
+        SegmentRunner(
+            index,
+            model.materialise(index, seed=settings.seed, device=device, shared=shared),
+            dict(model.state_names(index)),
+            device=device,
+            precision=settings.precision,
+            forbid_mutation=settings.exactness is Exactness.BITWISE,
+        )
+        for index in range(stage.first, stage.last)
+    )
+
+
+def _owned_spaces(
+    segments: Sequence[SegmentRunner],
+    accumulators: Sequence[Sequence[Accumulator]],
+    replicas: int,
+    *,
+    in_blocks: bool,
+) -> list[OwnedSpace]:
+    """Deal every space to the replicas, in blocks or by whole parameters; in order of accumulators."""
+    held = [
+        (a.space, tuple(segment.parameters[p][1] for p in a.space.positions))
+        for segment, of_segment in zip(segments, accumulators, strict=True)
+        for a in of_segment
+    ]
+    ranges = dealt_ranges([space for space, _ in held], replicas, in_blocks=in_blocks)
+    return [
+        OwnedSpace(space=space, parameters=parameters, ranges=parts)
+        for (space, parameters), parts in zip(held, ranges, strict=True)
+    ]
 
 
 def tensors_of(model: PartitionedModel, segment: SegmentRunner) -> dict[str, Tensor]:

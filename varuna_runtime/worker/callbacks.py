@@ -48,7 +48,7 @@ class Callbacks:
                 getattr(callback, name)(report)
 
     def close(self) -> None:
-        """Let each write what it holds back."""
+        """Let each write what it holds back, also where the training failed."""
         for callback in self._callbacks:
             if hasattr(callback, "close"):
                 callback.close()

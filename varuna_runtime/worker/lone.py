@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from varuna_runtime.partition.seeding import preserved_random_state
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Layout, Plan, ScheduleKind, Slot, Stage
-from varuna_runtime.spec.reports import EvaluationReport, StepReport
+from varuna_runtime.spec.reports import EvaluationReport, Report, StepReport
 from varuna_runtime.worker import clock
 from varuna_runtime.worker.callbacks import Callbacks
 from varuna_runtime.worker.engine import RankEngine
@@ -47,9 +48,19 @@ class LoneHost:
             self._report(f"note: {warning}")
         plan = lone_plan(model, settings)
         engine = RankEngine(training, settings, model, plan, MemoryNetwork(1).link(0), device=device)
-        callbacks = Callbacks(training.callbacks)
-        steps: list[StepReport] = []
-        evaluations: list[EvaluationReport] = []
+        with closing(Callbacks(training.callbacks)) as callbacks:
+            reports = self._run(engine, callbacks)
+        return Result(
+            step=engine.step,
+            losses=tuple(report.loss for report in reports if isinstance(report, StepReport)),
+            evaluations=tuple(report for report in reports if isinstance(report, EvaluationReport)),
+            weights_sha256=engine.weights_sha256(),
+            state=_weights(engine),
+        )
+
+    def _run(self, engine: RankEngine, callbacks: Callbacks) -> list[Report]:
+        """Train to the last step; return what there was to report, in order."""
+        reports: list[Report] = []
         started_s = reported_s = clock.now_s()
         while not engine.is_over:
             began_s = clock.now_s()
@@ -57,22 +68,13 @@ class LoneHost:
             report = report_of(done, took_s=clock.now_s() - began_s)
             assert report is not None, "nobody asks a lone run to drain"
             callbacks.tell(report)
+            reports.append(report)
             if isinstance(report, EvaluationReport):
-                evaluations.append(report)
                 self._report(evaluation_line(report))
-                continue
-            steps.append(report)
-            if clock.now_s() - reported_s >= REPORT_EVERY_S or engine.step == engine.num_steps:
+            elif clock.now_s() - reported_s >= REPORT_EVERY_S or engine.step == engine.num_steps:
                 reported_s = clock.now_s()
                 self._report(_step_line(report, engine.num_steps, reported_s - started_s))
-        callbacks.close()
-        return Result(
-            step=engine.step,
-            losses=tuple(report.loss for report in steps),
-            evaluations=tuple(evaluations),
-            weights_sha256=engine.weights_sha256(),
-            state=_weights(engine),
-        )
+        return reports
 
 
 def lone_plan(model: PartitionedModel, settings: ResolvedTraining) -> Plan:

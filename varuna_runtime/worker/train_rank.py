@@ -55,7 +55,7 @@ class TrainRank:
             device=self._device,
             generation=order.generation,
         )
-        self._callbacks = Callbacks(training.callbacks)
+        self._callbacks = Callbacks(training.callbacks if order.rank == 0 else ())
         self._resumption = Resumption(self._store, order.job, order.model, self._engine)
         self._saver: Saver
 
@@ -146,7 +146,7 @@ class TrainRank:
             evaluation = told_evaluation(done.record, took_s)
             self._progress.tell(worker_pb2.WorkerProgress(evaluation=evaluation))
         report = report_of(done, took_s=took_s)
-        if report is not None and self._order.rank == 0:
+        if report is not None:
             self._callbacks.tell(report)
 
     def _make_saver(self) -> Saver:

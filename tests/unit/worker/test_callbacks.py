@@ -119,3 +119,22 @@ def test_a_lone_run_tells_its_callbacks_and_returns_its_evaluations(monkeypatch:
     assert [report for report in heard if isinstance(report, EvaluationReport)] == list(result.evaluations)
     assert len(result.losses) == 3
     assert lines[-1].startswith("evaluation after step 3  loss ")
+
+
+def test_a_lone_run_that_fails_closes_its_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the last figures before the fault would be lost, which are those that one looks for."""
+    monkeypatch.delenv("VARUNA_JOB", raising=False)
+    heard: list[str] = []
+
+    class Held:
+        def on_step(self, report: StepReport) -> None:
+            heard.append(f"step {report.step}")
+            if report.step == 2:
+                raise ValueError("no more of this")
+
+        def close(self) -> None:
+            heard.append("closed")
+
+    with pytest.raises(ValueError, match="no more of this"):
+        LoneHost(lambda line: None).run(toys.tied_training(steps=3, callbacks=[Held()]))
+    assert heard == ["step 1", "step 2", "closed"]
