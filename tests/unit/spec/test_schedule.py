@@ -1,6 +1,7 @@
 """Programs and the ready-rule on small integers; no engine, no simulator."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -181,6 +182,13 @@ def test_ends_of_a_channel_in_different_orders_are_refused() -> None:
 def test_a_list_that_cannot_be_run_is_refused(lists: tuple[str, ...], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         validate(listed(*lists))
+
+
+def test_a_list_that_owes_more_weight_passes_than_it_says_is_refused() -> None:
+    (todo,) = listed("F0 F1 I0 I1 W0 W1")
+    validate([replace(todo, pending=2)])
+    with pytest.raises(InvalidInput, match="stage 0 owes more than 1 W after I1"):
+        validate([replace(todo, pending=1)])
 
 
 def test_a_list_that_can_be_run_passes() -> None:
