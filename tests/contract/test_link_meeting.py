@@ -109,6 +109,17 @@ def test_a_peer_that_does_not_come_is_named(ports: Ports) -> None:
     assert "rank 3 did not come: 127.0.0.1:" in str(absent.value)
 
 
+def test_a_peer_whose_name_cannot_be_looked_up_is_named(
+    ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object) -> int:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket.socket, "connect_ex", unknown)
+    with pytest.raises(DidNotMeet, match="Temporary failure in name resolution"):
+        ports.join(me(2), {3}, timeout_s=0.2)
+
+
 def test_a_peer_whose_port_is_closed_is_lost_at_once(ports: Ports) -> None:
     ports.listeners[3].close()
     with pytest.raises(PeerLost, match="rank 3 is gone: nothing listens"):

@@ -61,8 +61,9 @@ GOOD = encode(describe("tag", [torch.zeros(2, 3)]))
         GOOD[:13] + b"\xc8" + GOOD[14:],  # 200 dimensions
         GOOD[:14] + b"\xff" * 8 + GOOD[22:],  # a length of -1
         GOOD[:14] + b"\xff" * 7 + b"\x7f" + GOOD[22:],  # 2^63 - 1 elements and more
+        GOOD[:14] + b"\0" * 8 + b"\xff" * 7 + b"\x7f",  # none, but strides that no integer holds
     ],
-    ids=["short", "long", "text", "type", "dimensions", "negative", "huge"],
+    ids=["short", "long", "text", "type", "dimensions", "negative", "huge", "strides"],
 )
 def test_a_header_that_is_not_ours_is_an_error(header: bytes) -> None:
     with pytest.raises(ValueError, match="a message header"):

@@ -128,7 +128,7 @@ def _slab(header: bytes, position: int) -> tuple[Slab, int]:
     dtype = _DTYPES[code]
     position += _SLAB.size
     shape = struct.unpack_from(f"<{ndim}q", header, position)
-    if any(n < 0 for n in shape) or prod(shape) * dtype.itemsize > MAX_TENSOR_BYTES:
+    if any(n < 0 for n in shape) or prod(max(n, 1) for n in shape) * dtype.itemsize > MAX_TENSOR_BYTES:
         raise ValueError(f"a message header holds a tensor of shape {list(shape)}")
     slab = Slab(shape, dtype, bool(flags & _REQUIRES_GRAD), bool(flags & _ON_DEVICE))
     return slab, position + 8 * ndim

@@ -106,7 +106,11 @@ class _Meeting:
         talk = _Talk(sock, offer(self._me, peer, secrets.token_bytes(NONCE_BYTES)), peer, 0)
         self._talks[sock] = talk
         self._selector.register(sock, selectors.EVENT_WRITE)
-        error = sock.connect_ex((host, port))
+        try:
+            error = sock.connect_ex((host, port))
+        except OSError as err:  # a host's name that cannot be looked up
+            self._drop(talk, err)
+            return
         if error not in (0, EINPROGRESS):
             self._drop(talk, OSError(error, "cannot connect"))
 
