@@ -63,7 +63,7 @@ def build_stage(
         _named_parameters(model, modules), optimizer=training.optimizer, scheduler=training.scheduler
     )
     is_sharded = settings.shard_optimizer and replicas > 1
-    in_blocks = optimizer.is_elementwise or not is_sharded
+    in_blocks = not is_sharded or (optimizer.is_elementwise and _is_contiguous(model))
     owned = _owned_spaces(segments, accumulators, replicas, in_blocks=in_blocks)
     shares = shares_of(owned, replica if is_sharded else None)
     if is_sharded:
@@ -147,6 +147,15 @@ def _is_trained_in(tie: TiedParameter, modules: Mapping[int, nn.Module]) -> bool
         for use in tie.uses
         if use.segment in modules
     )
+
+
+def _is_contiguous(model: PartitionedModel) -> bool:
+    """True if each parameter can be shared in slices: a flat slice of any other is not in its memory.
+
+    Asked of the whole model, so that every stage deals a tied parameter alike.
+    """
+    indices = range(model.num_segments)
+    return all(p.is_contiguous() for i in indices for p in model.meta_segment(i).parameters())
 
 
 def _named_parameters(

@@ -73,6 +73,31 @@ def test_slices_are_stepped_like_whole_parameters_by(name: str) -> None:
     assert_equal_bits(ran, fleet_of(training, "1x1").train(2))
 
 
+def turned() -> nn.Module:
+    """Its first weight is not contiguous, and of more than one block."""
+    first, last = nn.Linear(toys.WIDTH, BLOCK // toys.WIDTH + 1), nn.Linear(BLOCK // toys.WIDTH + 1, 3)
+    first.weight = nn.Parameter(0.1 * torch.randn(*reversed(first.weight.shape)).t())
+    return nn.Sequential(first, last)
+
+
+NOT_CONTIGUOUS = {
+    "channels last": toys.image_training(
+        model=lambda: toys.batch_norm_cnn().to(memory_format=torch.channels_last)
+    ),
+    "turned": toys.mlp_training(model=turned, batch_size=6),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_CONTIGUOUS)
+def test_parameters_that_are_not_contiguous_are_shared_as_wholes(kind: str) -> None:
+    """They have no flat slices in their own memory."""
+    training = NOT_CONTIGUOUS[kind]
+    fleet = Fleet(training, "1x2", shard_optimizer=True)
+    held = [p for segment in fleet.engines[0]._built.segments for _, p in segment.parameters]
+    assert not all(p.is_contiguous() for p in held)
+    assert_equal_bits(fleet.train(2, seed=1), Fleet(training, "1x1").train(2))
+
+
 def test_a_rank_holds_the_state_of_its_share_only() -> None:
     whole, shared = (
         Fleet(wide_training(torch.optim.AdamW, 3), "1x3", shard_optimizer=is_shared)
