@@ -200,7 +200,7 @@ class RankEngine:
         """Like `load`, from the tensors of those segments in any grouping, one group in memory at a time."""
         self._state.load(pieces, trainer)
         self._scaling.restore(trainer.scaler)
-        if trainer.step:
+        if trainer.step or trainer.stream_cursor:
             self._source.restore(trainer.stream_cursor)
         self._step, self._losses, self._running = trainer.step, deque(trainer.losses, KEPT_LOSSES), None
         self._evaluations.restore(trainer.evaluations)

@@ -1,8 +1,9 @@
 """Weights, optimizer state, statistics and losses are the same bits on every layout (contracts E2-E7)."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,26 @@ def test_an_abandoned_step_leaves_nothing_behind(
     again.abandon_step(num_advances, seed=num_advances)
     again.resume(start)
     assert_equal_bits(again.train(2), undisturbed)
+
+
+class Stream:
+    def __len__(self) -> int:
+        return 23  # for the settings of a fleet alone
+
+    def open(self, cursor: int | None) -> Iterator[tuple[Any, int]]:
+        rows = toys.regression_rows()
+        for place in count(cursor or 0):
+            yield rows[place % len(rows)], place + 1
+
+
+@pytest.mark.parametrize("num_kept", [0, 1])
+def test_a_stream_goes_back_to_the_step_that_is_loaded(num_kept: int) -> None:
+    ran = Fleet(toys.mlp_training(dataset=Stream()), "3x2")
+    kept = ran.train(num_kept) if num_kept else ran.snapshot()
+    first = ran.train(2)
+    ran.abandon_step(10)
+    ran.resume(kept)
+    assert_equal_bits(ran.train(2), first)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
