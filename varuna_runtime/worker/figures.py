@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,10 +50,12 @@ def _measure(name: object, value: object, rows: int) -> Measure:
 def _number(name: str, value: object) -> float:
     if isinstance(value, Tensor) and value.numel() == 1:
         return float(value)
-    if isinstance(value, int | float):
+    if isinstance(value, int | float | np.number | np.bool_):
         return float(value)
+    shape = f" of shape {list(value.shape)}" if isinstance(value, Tensor | np.ndarray) else ""
     raise ModelRefused(
-        f"metrics: {name} is a {type(value).__name__}; wanted a mean over the rows, or a pair (sum, weight)"
+        f"metrics: {name} is a {type(value).__name__}{shape}; "
+        "wanted a mean over the rows, or a pair (sum, weight)"
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -301,7 +302,7 @@ def test_something_else_than_an_evaluation_is_refused() -> None:
     [
         (3, "metrics returned int"),
         ({"loss": 1.0}, "name 'loss'"),
-        ({"wide": torch.ones(2)}, "wide is a Tensor"),
+        ({"wide": torch.ones(2)}, r"wide is a Tensor of shape \[2\]"),
         ({"odd": (1.0, "two")}, "odd is a str"),
     ],
 )
@@ -311,3 +312,15 @@ def test_odd_metrics_are_refused_by_name(found: object, message: str) -> None:
     fleet.train(1)
     with pytest.raises(ModelRefused, match=message):
         evaluate(fleet)
+
+
+def test_numbers_of_every_kind_are_taken() -> None:
+    """Those of numpy too, as packages for metrics return them."""
+    found = {"a": torch.tensor([2.0]), "b": np.float32(2), "c": (np.int64(4), 2), "d": 2, "e": np.bool_(True)}
+    training = with_evaluation(toys.mlp_training(), metrics=lambda output, batch: found)
+    fleet = Fleet(training, "1x1")
+    fleet.train(1)
+    (record,) = evaluate(fleet)
+    assert record is not None
+    values = {name: value for name, value in record.values.items() if name != "loss"}
+    assert values == {"a": 2.0, "b": 2.0, "c": 2.0, "d": 2.0, "e": 1.0}
