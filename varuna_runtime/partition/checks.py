@@ -77,10 +77,14 @@ class OnlyTraining(nn.Module):
     def forward(self) -> None:
         """Raise ModelRefused outside training."""
         if not self.training:
-            raise ModelRefused(
-                f"{self._what} draws random numbers by itself, and would do so in evaluation as well; use "
-                "nn.Dropout, which stops there, or set CutPoints in place of automatic cuts"
-            )
+            self.refuse()
+
+    def refuse(self) -> None:
+        """Raise ModelRefused: the model is to be evaluated."""
+        raise ModelRefused(
+            f"{self._what} draws random numbers by itself, and would do so in evaluation as well; use "
+            "nn.Dropout, which stops there, or set CutPoints in place of automatic cuts"
+        )
 
 
 class _Frozen:

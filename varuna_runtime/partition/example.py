@@ -29,11 +29,13 @@ Example = tuple[ExampleInput, ...]  # either all positional, in order, or all by
 def accepted(example: Example, forward: nn.Module) -> Example:
     """Return the inputs that a module takes: all positional ones, or those whose names its forward knows.
 
-    Raises ModelRefused if a required argument of forward is not among the names.
+    Raises ModelRefused if a required argument of forward is not among the names, or if forward does not take
+    as many positional ones.
     """
-    if not keywords(example):
-        return example
     name = type(forward).__name__
+    if not keywords(example):
+        _refuse_miscounted(example, forward, name)
+        return example
     parameters = [
         p for p in inspect.signature(forward.forward).parameters.values() if p.kind is not p.VAR_POSITIONAL
     ]
@@ -48,10 +50,23 @@ def accepted(example: Example, forward: nn.Module) -> Example:
     ]
     if missing or (not given and not takes_all):
         raise ModelRefused(
-            f"{name}.forward wants {', '.join(missing) or ', '.join(known)}; the batch is a dict with "
-            f"{_listed(seen)}: rename its keys, or pass inputs=... to train"
+            f"{name}.forward wants {', '.join(missing or known) or 'positional arguments'}; "
+            f"the batch is a dict with {_listed(seen)}: rename its keys, or pass inputs=... to train"
         )
     return given or example
+
+
+def _refuse_miscounted(example: Example, forward: nn.Module, name: str) -> None:
+    if forward._forward_pre_hooks or isinstance(forward, torch.jit.ScriptModule):
+        return  # which may take others
+    signature = inspect.signature(forward.forward)
+    try:
+        signature.bind(*example)
+    except TypeError as err:
+        raise ModelRefused(
+            f"{name}.forward{signature} is not to be called with {len(example)} positional inputs, as the "
+            f"batch gives: {err}; pass inputs=... to train, which returns those it takes"
+        ) from err
 
 
 def keywords(example: Sequence[ExampleInput]) -> tuple[str, ...]:

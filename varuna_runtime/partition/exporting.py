@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -63,8 +64,16 @@ class Untraceable(Exception):
 def export(model: nn.Module, example: Example) -> Export:
     """Trace a model on the meta device with inputs like these; raises Untraceable.
 
-    Sizes of the inputs are left open as far as the forward does. The model itself is not changed.
+    Sizes of the inputs are left open as far as the forward does; where what it makes of them is beyond the
+    tracer (windows of padded images, say), all but the first of each input. The model itself is not changed.
     """
+    try:
+        return _export(model, example, open_dims=None)
+    except _Entangled:
+        return _export(model, example, open_dims=1)
+
+
+def _export(model: nn.Module, example: Example, *, open_dims: int | None) -> Export:
     memo: dict[int, Any] = {}
     with _fake_mode() as mode:
         fakes = {id(t): _fake(t, mode) for t in held_tensors(model).values() if t.device.type == "meta"}
@@ -74,7 +83,7 @@ def export(model: nn.Module, example: Example) -> Export:
             if isinstance(module, _NormBase):
                 module.forward = types.MethodType(_normalised, module)
         entry = _Entry(stand_in, keywords(example))
-        program = _exported(entry, stand_in, tuple(i.zeros() for i in example))
+        program = _exported(entry, stand_in, tuple(i.zeros() for i in example), open_dims)
     originals = {id(fakes[id(t)]): t for t in held_tensors(model).values() if id(t) in fakes}
     assert entry.output is not None
     graph, attributes = _unlifted(program, model, originals)
@@ -87,16 +96,23 @@ def export(model: nn.Module, example: Example) -> Export:
     )
 
 
-def _exported(entry: "_Entry", model: nn.Module, values: tuple[Tensor, ...]) -> Any:
+class _Entangled(Exception):
+    """Sizes that follow from the inputs' in too many steps."""
+
+
+def _exported(entry: "_Entry", model: nn.Module, values: tuple[Tensor, ...], open_dims: int | None) -> Any:
     from torch.export import Dim
 
-    shapes = tuple(dict.fromkeys(range(value.ndim), Dim.AUTO) for value in values)
+    shapes = tuple(dict.fromkeys(range(value.ndim)[:open_dims], Dim.AUTO) for value in values)
     tripwire = Tripwire(model)
     try:
         with tripwire, _quiet():
             program = torch.export.export(entry, (values,), dynamic_shapes=(shapes,), strict=False)
     except Exception as err:  # the user's forward runs on symbols here: whatever it raises, it is not traced
-        raise Untraceable(tripwire.explained(err)) from err
+        cause = entry.error or err
+        if isinstance(cause, _Entangled) and open_dims is None:
+            raise cause from err
+        raise Untraceable(tripwire.explained(cause)) from err
     if (reason := tripwire.tripped()) is not None:
         raise Untraceable(reason)
     return program
@@ -106,6 +122,11 @@ class _Seen:
     """What a call showed; an object of its own, because torch.export puts attributes of modules back."""
 
     output: Output | None = None
+    error: Exception | None = None
+
+
+class _Stopped(Exception):
+    """Takes the place of a forward's error: torch.export prints the whole graph for some of them."""
 
 
 class _Entry(nn.Module):
@@ -121,9 +142,18 @@ class _Entry(nn.Module):
     def output(self) -> Output | None:
         return self._seen.output
 
+    @property
+    def error(self) -> Exception | None:
+        """What the model raised."""
+        return self._seen.error
+
     def forward(self, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         model = self.get_submodule(ROOT)
-        result = model(**dict(zip(self._names, values, strict=True))) if self._names else model(*values)
+        try:
+            result = model(**dict(zip(self._names, values, strict=True))) if self._names else model(*values)
+        except Exception as err:
+            self._seen.error = err
+            raise _Stopped from err
         leaves, spec = pytree.tree_flatten(result)
         kept = tuple(
             TENSOR if isinstance(v, Tensor) else v if isinstance(v, int | float | str) else None
@@ -138,11 +168,27 @@ def _fake_mode() -> Iterator[Any]:
     """Give torch.export the mode that the model's tensors are fake in."""
     from torch._guards import TracingContext, tracing
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    mode = FakeTensorMode(shape_env=ShapeEnv(tracked_fakes=[]), allow_non_fake_inputs=True, export=True)
+    mode = FakeTensorMode(shape_env=_shapes(), allow_non_fake_inputs=True, export=True)
     with tracing(TracingContext(mode)):
         yield mode
+
+
+_MAX_TERMS = 200  # of a size; convolutions and attention stay below 80, solving more takes minutes
+
+
+def _shapes() -> Any:
+    """Return what keeps account of sizes; it raises _Entangled where it would take too long."""
+    from sympy import preorder_traversal
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    class Bounded(ShapeEnv):
+        def evaluate_expr(self, orig_expr: Any, *args: Any, **options: Any) -> Any:
+            if sum(1 for _ in islice(preorder_traversal(orig_expr), _MAX_TERMS + 1)) > _MAX_TERMS:
+                raise _Entangled(f"a size of more than {_MAX_TERMS} terms")
+            return super().evaluate_expr(orig_expr, *args, **options)
+
+    return Bounded(tracked_fakes=[])
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from varuna_runtime.partition import naming
+from varuna_runtime.partition.checks import OnlyTraining
 from varuna_runtime.partition.construction import Construction
 from varuna_runtime.partition.example import Example
 from varuna_runtime.partition.pretrained import Pretrained
@@ -79,6 +80,13 @@ class PartitionedModel:
     def num_segments(self) -> int:
         """Number of segments."""
         return len(self.record_segments)
+
+    def refuse_evaluation(self) -> None:
+        """Raise ModelRefused if what was traced in training may be something else in evaluation."""
+        for segment in self._modules:
+            for module in segment.modules():
+                if isinstance(module, OnlyTraining):
+                    module.refuse()
 
     def meta_segment(self, index: int) -> nn.Module:
         """Return the shared meta module of a segment; never change it."""

@@ -1,6 +1,7 @@
 """Watches a forward while it is traced: which module it is in, and what a trace cannot keep of it.
 
-Numbers drawn by Python or numpy, and attributes that forward changes, would be frozen in a graph.
+Numbers drawn by Python or numpy, and attributes that forward changes, would be frozen in a graph; backward
+functions and gradient hooks would be lost.
 """
 
 import traceback
@@ -18,6 +19,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _OF_MODULES = frozenset(vars(nn.Module()))
 _OWN_PLACES = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 _MAX_ITEMS = 256
+_HARMLESS = ("torch.utils.checkpoint._NoopSaveInputs",)  # recomputes, and changes no gradient
 
 
 class Tripwire:
@@ -29,17 +31,39 @@ class Tripwire:
         self._deepest: nn.Module | None = None
         self._reasons: list[str] = []
         self._handles: list[Any] = []
+        self._replaced: list[tuple[type, str, Any]] = []
 
     def __enter__(self) -> "Tripwire":
         self._handles = [
             hooks.register_module_forward_pre_hook(self._enter),
             hooks.register_module_forward_hook(self._leave),
         ]
+        self._watch_gradients()
         return self
 
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
+        for owner, name, original in self._replaced:
+            setattr(owner, name, original)
+
+    def _watch_gradients(self) -> None:
+        """Note calls of what would only act in backward: a graph of the forward has no place for it."""
+        function, apply = torch.autograd.Function, vars(torch.autograd.Function)["apply"]
+        register = vars(Tensor)["register_hook"]
+
+        def applied(cls: Any, *args: Any, **options: Any) -> Any:
+            if f"{cls.__module__}.{cls.__qualname__}" not in _HARMLESS:
+                self._trip_here(f"calls {cls.__name__}, whose own backward a traced forward would not have")
+            return apply.__func__(cls, *args, **options)
+
+        def registered(tensor: Tensor, hook: Any) -> Any:
+            self._trip_here("registers a gradient hook, which a traced forward would not have")
+            return register(tensor, hook)
+
+        self._replaced = [(function, "apply", apply), (Tensor, "register_hook", register)]
+        setattr(function, "apply", classmethod(applied))  # noqa: B010
+        setattr(Tensor, "register_hook", registered)  # noqa: B010
 
     def tripped(self) -> str | None:
         """Return what forward did that a graph would not repeat; None: nothing."""
@@ -70,6 +94,10 @@ class Tripwire:
         if changed:
             self._trip(module, f"changes {', '.join(changed)}, which a traced forward would not do again")
 
+    def _trip_here(self, what: str) -> None:
+        if self._inside:
+            self._trip(self._inside[-1][0], what)
+
     def _trip(self, module: nn.Module, what: str) -> None:
         self._reasons.append(f"forward of {self._described(module)} {what}")
 
@@ -81,7 +109,7 @@ class Tripwire:
 def _look(module: nn.Module) -> dict[str, object]:
     if type(module).__module__.startswith("torch."):
         return {}
-    held = vars(module).items()
+    held = (*vars(module).items(), *module._buffers.items())
     return {key: _mark(value) for key, value in held if key not in _OF_MODULES}
 
 

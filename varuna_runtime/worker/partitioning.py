@@ -52,7 +52,10 @@ def partition_of(
     training: Training, *, example: Callable[[Training], Example] = example_of
 ) -> PartitionedModel:
     """Return the segments of a training's model; see `varuna_runtime.partition.cut`."""
-    return cut(training.model, lambda: example(training), pretrained=training.pretrained)
+    model = cut(training.model, lambda: example(training), pretrained=training.pretrained)
+    if training.evaluation is not None:
+        model.refuse_evaluation()
+    return model
 
 
 def _answer(training: Training, sending: int) -> None:

@@ -174,6 +174,39 @@ def test_draws_that_would_not_stop_in_evaluation_are_refused_there():
     assert found[0].equal(wanted[0])
     with pytest.raises(ModelRefused, match="forward draws random numbers by itself"):
         segments[1].eval()(floats(2, 8))
+    with pytest.raises(ModelRefused, match="forward draws random numbers by itself"):
+        model.refuse_evaluation()
+
+
+class Windows(nn.Module):
+    """Pads images to whole windows, works inside each, and crops again, as Swin does; then halves them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            rows, high, wide, _ = x.shape
+            padded = nn.functional.pad(x, (0, 0, 0, -wide % 3, 0, -high % 3))
+            h, w = padded.shape[1] // 3, padded.shape[2] // 3
+            inside = padded.view(rows, h, 3, w, 3, 4).transpose(2, 3).reshape(-1, 9, 4)
+            inside = block(inside).softmax(1).view(rows, h, w, 3, 3, 4).transpose(2, 3)
+            x = inside.reshape(rows, 3 * h, 3 * w, 4)[:, :high, :wide].contiguous()[:, ::2, ::2]
+        return x
+
+
+def test_sizes_that_no_tracer_can_follow_are_fixed_but_for_the_rows(monkeypatch: pytest.MonkeyPatch):
+    """Else the tracer thinks for minutes and more."""
+    monkeypatch.setattr("varuna_runtime.partition.exporting._MAX_TERMS", 30)  # the real one takes 10 s
+    model = cut(Windows, lambda: kinds((floats(2, 8, 8, 4),)))
+    assert (model.warnings, model.num_segments) == ((), 2)
+    segments = twin(model, whole := Windows())
+    images = (floats(3, 8, 8, 4),)
+    (wanted, _), (found, _) = of_whole(whole, images, 1), of_segments(segments, images, 1)
+    assert found[0].equal(wanted[0])
+    with pytest.raises(ModelRefused, match="input 0 dimension 1 has size 10; forward only works for 8"):
+        segments[0](floats(2, 10, 8, 4))
 
 
 class Kept(nn.Module):

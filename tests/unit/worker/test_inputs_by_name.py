@@ -133,3 +133,49 @@ def test_an_example_is_the_same_from_a_child_which_keeps_what_it_opens():
 def test_a_data_set_that_cannot_be_read_says_so():
     with pytest.raises(ModelRefused, match="first samples of the data set cannot be read: KeyError"):
         example_in_child(training(model=sequence, inputs=lambda batch: batch["none"]))
+
+
+class Pairs:
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.ones(4), torch.ones(4), torch.ones(4)
+
+
+class Backwards(nn.Module):
+    """Takes no names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, *values: Tensor) -> Tensor:
+        return self.linear(values[-1])
+
+
+@pytest.mark.parametrize("model", [lambda: nn.Linear(4, 4), lambda: nn.Sequential(nn.Linear(4, 4))])
+def test_another_number_of_inputs_than_forward_takes_is_refused_before_training(model: Any):
+    training = Training(
+        model=model,
+        loss=lambda output, batch: output.sum(),
+        optimizer=momentum_sgd,
+        dataset=Pairs(),
+        batch_size=2,
+    )
+    with pytest.raises(ModelRefused, match=r"Linear.forward\(input: .*3 positional inputs.*pass inputs="):
+        partition_of(training)
+
+
+def test_a_dict_for_a_forward_without_names_is_refused():
+    training = Training(
+        model=Backwards,
+        loss=lambda output, batch: output.sum(),
+        optimizer=momentum_sgd,
+        dataset=Records(),
+        batch_size=2,
+    )
+    with pytest.raises(
+        ModelRefused, match=r"Backwards.forward wants positional arguments; the batch is a dict"
+    ):
+        partition_of(training)
