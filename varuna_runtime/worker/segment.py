@@ -32,6 +32,10 @@ _EXPLAINED = {
         "A forward with CutPoints keeps the defaults of its arguments: take the default from an argument "
         "that `inputs` is to give"
     ),
+    "more than 1 value per channel": (
+        "A micro-batch of one row has no variance; choose batch_size and micro_batch_size so that the last "
+        "micro-batch of a step has more"
+    ),
 }
 
 _COMPUTE = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
@@ -173,7 +177,7 @@ class SegmentRunner:
     def _called(self, given: tuple[Tensor, ...]) -> object:
         try:
             return self.module(*given)
-        except (RuntimeError, TypeError) as err:  # some complaints need our half of the story
+        except (RuntimeError, TypeError, ValueError) as err:  # some complaints need our half of the story
             reason = next((reason for sign, reason in _EXPLAINED.items() if re.search(sign, str(err))), None)
             if reason is None:
                 raise

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tests.support import toys
 from tests.support.fleet import Fleet, Snapshot, assert_equal_bits
+from varuna_runtime.spec.errors import ModelRefused
 from varuna_runtime.spec.job import Precision
 from varuna_runtime.spec.layout import ScheduleKind
 from varuna_runtime.worker.training import Training
@@ -95,6 +96,11 @@ def test_an_abandoned_step_leaves_nothing_behind(
     again.abandon_step(num_advances, seed=num_advances)
     again.resume(start)
     assert_equal_bits(again.train(2), undisturbed)
+
+
+def test_a_last_micro_batch_too_small_for_a_batch_norm_is_explained() -> None:
+    with pytest.raises(ModelRefused, match="micro-batch of one row has no variance; choose batch_size"):
+        Fleet(toys.batch_norm_training(), "1x1", micro_batch_size=2).train(1)
 
 
 class Stream:
