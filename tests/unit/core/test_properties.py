@@ -46,6 +46,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "pool_version": st.integers(0, 6),
     "generation": SMALL,
     "rank": SMALL,
+    "peer_rank": st.none() | SMALL,
     "step": st.integers(0, 20),
     "plan_hash": PLANS.map(lambda plan: "" if isinstance(plan, Infeasible) else plan.hash()),
     "endpoint": st.just(Endpoint(rank=0, host="h", port=1)),
@@ -70,8 +71,10 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def _any_event(kind: type[e.AnyEvent]) -> st.SearchStrategy[e.AnyEvent]:
-    fields = {name: FIELDS.get(name, st.just("x")) for name in kind.__dataclass_fields__}
-    return st.builds(kind, **fields)
+    fields = kind.__dataclass_fields__.values()
+    unlisted = {field.name: field.type for field in fields if field.name not in FIELDS}
+    assert set(unlisted.values()) <= {str}, f"{kind.__name__}: FIELDS lacks some of {unlisted}"
+    return st.builds(kind, **{field.name: FIELDS.get(field.name, st.just("x")) for field in fields})
 
 
 EVENTS = st.one_of([_any_event(kind) for kind in (*e.Durable.__args__, *e.Volatile.__args__)])
