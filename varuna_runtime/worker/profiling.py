@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec.batches import micro_batch_rows
-from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.spec.errors import InvalidInput, ModelRefused
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Stage
 from varuna_runtime.spec.model import ModelRecord
@@ -113,11 +113,16 @@ def measure(
     )
     started = clock()
     profiles: list[SegmentProfile] = []
-    for size in _sizes(settings):
+    sizes = _sizes(settings)
+    for size in sizes:
         if profiles and 2 * (clock() - started) > budget_s:
             break  # the next size takes about as long as all before it
         try:
             profiles.append(probe.at_size(size))
+        except ModelRefused:
+            if size > 1 or size == sizes[-1]:
+                raise
+            # One row may be too few, for a batch norm say.
         except torch.OutOfMemoryError:
             if not profiles:
                 raise

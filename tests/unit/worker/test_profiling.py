@@ -134,6 +134,11 @@ def test_skip_tensors_ties_and_statistics_are_profiled(training: Training) -> No
     assert all(cost.forward_s > 0 for cost in at.segments)
 
 
+def test_one_row_is_left_out_where_a_batch_norm_wants_more() -> None:
+    found = measured(batch_norm_training(), micro_batch_size="auto")
+    assert [at.micro_batch_size for at in found.by_micro_batch] == [2, 4, 8]
+
+
 def test_the_profile_is_enough_to_plan() -> None:
     training = mlp_training()
     spec = job(batch_size=11, micro_batch_size="auto")
