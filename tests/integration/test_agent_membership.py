@@ -249,8 +249,9 @@ def test_t5_a_port_is_bound_by_the_rank_that_reports_it(tmp_path: Path) -> None:
                 await manager.send(start=job.start(1, plan))
                 await manager.until(lambda: len(manager.of_kind("prepared")) == 2)
                 endpoints = {r.rank: r.prepared.endpoint for r in manager.of_kind("prepared")}
-                assert endpoints[1].port == 0
-                socket.create_connection(("127.0.0.1", endpoints[0].port), timeout=5).close()
+                assert endpoints[0].port != endpoints[1].port
+                for endpoint in endpoints.values():
+                    socket.create_connection(("127.0.0.1", endpoint.port), timeout=5).close()
 
     asyncio.run(run())
 

@@ -17,6 +17,8 @@ from varuna_runtime.spec.rng import forward_key, inputs_key
 from varuna_runtime.worker.data import SampleSource
 from varuna_runtime.worker.training import Training
 
+torch.set_num_threads(1)  # as every worker does: bits depend on the number of threads
+
 AUTOCAST = {Precision.FP32: None, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
