@@ -207,6 +207,17 @@ def test_t1_a_frozen_worker_is_a_hang_and_goes(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+# A forward that may be called in several ways: where the model is cut, samples are looked at.
+OPEN = """
+class First(nn.Linear):
+    def forward(self, value, scale=None):
+        return nn.functional.linear(value, self.weight, self.bias)
+
+def model():
+    return nn.Sequential(First(4, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 1))
+"""
+
+
 def test_a_step_beyond_the_hang_timeout_is_a_hang(tmp_path: Path) -> None:
     async def run() -> None:
         stuck = {"IN_SAMPLE": "time.sleep(600)"}
@@ -216,6 +227,19 @@ def test_a_step_beyond_the_hang_timeout_is_a_hang(tmp_path: Path) -> None:
             (report,) = s.of(1, "failed")
             assert report.failed.cause == common_pb2.FailureCause.HANG
             assert "hang_timeout_s" in report.failed.message
+
+    asyncio.run(run())
+
+
+def test_samples_that_hang_where_the_model_is_cut_are_a_hang(tmp_path: Path) -> None:
+    async def run() -> None:
+        stuck = {"IN_SAMPLE": "time.sleep(600)", "AT_IMPORT": OPEN}
+        async with scene(tmp_path, env=stuck, hang_timeout_s=1.0) as s:
+            await s.ask(1)
+            await s.manager.until(lambda: bool(s.of(1, "failed")))
+            (report,) = s.of(1, "failed")
+            assert report.failed.cause == common_pb2.FailureCause.HANG
+            assert "first samples of the data set took more than 1 s" in report.failed.message
 
     asyncio.run(run())
 
@@ -303,9 +327,12 @@ def test_an_exception_on_one_rank_is_what_every_rank_reports(tmp_path: Path) -> 
     asyncio.run(run())
 
 
-def test_abort_ends_every_process_of_the_generation_grandchildren_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", [{}, {"AT_IMPORT": OPEN}])
+def test_abort_ends_every_process_of_the_generation_grandchildren_too(
+    tmp_path: Path, model: dict[str, str]
+) -> None:
     async def run() -> None:
-        async with scene(tmp_path, env=SLOW | {"IN_SAMPLE": GRANDCHILD}) as s:
+        async with scene(tmp_path, env=SLOW | {"IN_SAMPLE": GRANDCHILD} | model) as s:
             await s.start(1)
             await s.until_active(1, 1)
             await s.manager.until(lambda: len(marked_processes(s.manager)) >= 3)

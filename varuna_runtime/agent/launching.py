@@ -217,7 +217,8 @@ class LauncherProcess:
             case launch.ScriptHeld():
                 self._tell(e.LauncherReady(launcher=self._number))
             case launch.ScriptFailed():
-                failure = r.Failed(cause=r.Cause.USER_ERROR, message=message.message, detail=message.detail)
+                cause = r.Cause.HANG if message.is_hang else r.Cause.USER_ERROR
+                failure = r.Failed(cause=cause, message=message.message, detail=message.detail)
                 self._tell(e.LauncherFailed(launcher=self._number, failure=failure))
             case launch.Forked():
                 key = r.RankKey(job=self._order.job, generation=message.generation, rank=message.rank)

@@ -26,6 +26,17 @@ class ExampleInput:
 Example = tuple[ExampleInput, ...]  # either all positional, in order, or all by name
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What a model is called with, as its forward or an example of its inputs tells."""
+
+    keywords: tuple[str, ...] = ()  # given by name, so that batches have to be dicts; empty: positional
+    parameters: tuple[str, ...] | None = None  # all that forward takes; batches are dicts of them or so many
+
+
+ANY_POSITIONAL = Arguments()
+
+
 def accepted(example: Example, forward: nn.Module) -> Example:
     """Return the inputs that a module takes: all positional ones, or those whose names its forward knows.
 
@@ -67,6 +78,16 @@ def _refuse_miscounted(example: Example, forward: nn.Module, name: str) -> None:
             f"{name}.forward{signature} is not to be called with {len(example)} positional inputs, as the "
             f"batch gives: {err}; pass inputs=... to train, which returns those it takes"
         ) from err
+
+
+def required(forward: nn.Module) -> tuple[str, ...] | None:
+    """Return the parameters of a forward that are all required, None where some may be left out."""
+    if forward._forward_pre_hooks or isinstance(forward, torch.jit.ScriptModule):
+        return None
+    parameters = inspect.signature(forward.forward).parameters.values()
+    if any(p.kind is not p.POSITIONAL_OR_KEYWORD or p.default is not p.empty for p in parameters):
+        return None
+    return tuple(p.name for p in parameters)
 
 
 def keywords(example: Sequence[ExampleInput]) -> tuple[str, ...]:

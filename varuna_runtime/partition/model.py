@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from varuna_runtime.partition import naming
 from varuna_runtime.partition.checks import OnlyTraining
 from varuna_runtime.partition.construction import Construction
-from varuna_runtime.partition.example import Example
+from varuna_runtime.partition.example import Arguments, Example
 from varuna_runtime.partition.pretrained import Pretrained
 from varuna_runtime.partition.replay import replaying
 from varuna_runtime.partition.seeding import preserved_random_state
@@ -33,11 +33,11 @@ def cut(
 ) -> "PartitionedModel":
     """Call `build_model` once on the meta device and return its segments.
 
-    `example` tells what inputs look like; it is called once. With it a module that has neither marks nor is a
-    sequence is traced and cut between its blocks, else it is one segment. `pretrained` is a file, folder or
-    index of safetensors with initial values. Leaves every global random state as it was. Raises ModelRefused,
-    naming the module, when the model cannot be cut at its marks or its construction cannot be replayed tensor
-    by tensor.
+    `example` tells what inputs look like; it is called once at most. With it a module that has neither
+    marks nor is a sequence is traced and cut between its blocks, else it is one segment. `pretrained` is a
+    file, folder or index of safetensors with initial values. Leaves every global random state as it was.
+    Raises ModelRefused, naming the module, when the model cannot be cut at its marks or its construction
+    cannot be replayed tensor by tensor.
     """
     construction = Construction()
     model = whole(construction.run(build_model))
@@ -56,13 +56,13 @@ class PartitionedModel:
 
     record_segments: tuple[SegmentRecord, ...]
     tied: tuple[TiedParameter, ...]
-    keywords: tuple[str, ...]  # arguments that the first segment takes, in its order; empty: positional
+    arguments: Arguments  # of the first segment
     warnings: tuple[str, ...]  # what the user should know of how the model was cut
 
     def __init__(
         self, construction: Construction, model: nn.Module, found: Segments, pretrained: Pretrained | None
     ) -> None:
-        segments, self.keywords = found.segments, found.keywords
+        segments, self.arguments = found.segments, found.arguments
         self._is_traced = found.is_traced
         self.warnings = tuple(filter(None, (found.warning, pretrained.warning if pretrained else "")))
         naming.refuse_shared_statistics(segments)

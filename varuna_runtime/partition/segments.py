@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from varuna_runtime.partition.cutpoint import CutPoint, carried
-from varuna_runtime.partition.example import Example, accepted, keywords
+from varuna_runtime.partition.example import ANY_POSITIONAL, Arguments, Example, accepted, keywords, required
 from varuna_runtime.partition.tracing import traced_parts
 from varuna_runtime.spec.errors import ModelRefused
 
@@ -37,35 +37,36 @@ class Segments:
     """A model's segments, a pure function of its structure and of the kind of its inputs."""
 
     segments: tuple[Segment, ...]
-    keywords: tuple[str, ...] = ()  # arguments that the first one takes, in its order; empty: positional
+    arguments: Arguments = ANY_POSITIONAL  # what the first one takes
     is_traced: bool = False  # as a whole, on the CPU
     warning: str = ""  # why a model without marks could not be cut
 
 
 def segments_of(model: nn.Module, example: Callable[[], Example] | None) -> Segments:
-    """Return the model's segments; without an example of its inputs only marks and sequences are cut."""
+    """Return the model's segments; without an example of its inputs only marks and sequences are cut.
+
+    These look at the example only where the signature of forward leaves open what it is called with.
+    """
     marks = [name for name, module in model.named_modules() if isinstance(module, CutPoint)]
     if _is_plain_sequence(model) and all("." not in name for name in marks):
-        names = _names(_looked(example), next(iter(model), model))  # type: ignore[call-overload]
-        return Segments(segments=_children(model, names, is_marked=bool(marks)), keywords=names)
+        arguments = _arguments(next(iter(model), model), example)  # type: ignore[call-overload]
+        return Segments(
+            segments=_children(model, arguments.keywords, is_marked=bool(marks)), arguments=arguments
+        )
     if marks:
-        names = _names(_looked(example), model)
-        return Segments(segments=_traced(model, names), keywords=names)
+        arguments = _arguments(model, example)
+        return Segments(segments=_traced(model, arguments.keywords), arguments=arguments)
     if example is None:
         return Segments(segments=_uncut(model, ()))
     inputs = accepted(example(), model)
     return _automatic(model, inputs, keywords(inputs))
 
 
-def _looked(example: Callable[[], Example] | None) -> Example | None:
-    """Return the example for the names in it, None where there is none to be had.
-
-    Cuts at marks do not need it, and where a job is submitted its data may be out of reach.
-    """
-    try:
-        return None if example is None else example()
-    except Exception:  # reading data is the user's code; training meets the same error where it matters
-        return None
+def _arguments(taker: nn.Module, example: Callable[[], Example] | None) -> Arguments:
+    names = required(taker)
+    if names is not None:
+        return Arguments(parameters=names)
+    return Arguments(keywords=keywords(accepted(example(), taker))) if example else ANY_POSITIONAL
 
 
 def _automatic(model: nn.Module, example: Example, names: tuple[str, ...]) -> Segments:
@@ -80,13 +81,9 @@ def _automatic(model: nn.Module, example: Example, names: tuple[str, ...]) -> Se
             f"the model cannot be cut automatically and trains as one segment, without a pipeline: {err}. "
             "Give it as an nn.Sequential or with CutPoints to cut it"
         )
-        return Segments(segments=_uncut(model, names), keywords=names, warning=warning)
+        return Segments(segments=_uncut(model, names), arguments=Arguments(keywords=names), warning=warning)
     found = tuple(Segment(name=name or type(model).__name__, module=part) for name, part in made)
-    return Segments(segments=found, keywords=names, is_traced=True)
-
-
-def _names(example: Example | None, taker: nn.Module) -> tuple[str, ...]:
-    return keywords(accepted(example, taker)) if example else ()
+    return Segments(segments=found, arguments=Arguments(keywords=names), is_traced=True)
 
 
 def _uncut(model: nn.Module, names: tuple[str, ...]) -> tuple[Segment, ...]:

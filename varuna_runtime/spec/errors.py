@@ -33,6 +33,10 @@ class AccessRefused(VarunaError):
     """Who calls is not known, or not for this; the message says why and how to get access."""
 
 
+class DataHangs(VarunaError):
+    """A data set did not give its samples in time."""
+
+
 class PlanMismatch(VarunaError):
     """Ranks of one generation do not hold the same plan; nothing was started."""
 

@@ -47,6 +47,7 @@ class ScriptFailed:
 
     message: str
     detail: str  # bounded traceback
+    is_hang: bool = False  # its data set was not to be read in time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

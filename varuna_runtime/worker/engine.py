@@ -92,7 +92,7 @@ class RankEngine:
         ties = tie_exchange(self._stage, plan.stages, self._built.ties)
         self._gradients = StepGradients(self._built, self._team, ties, layout)
         self._agreement = Agreement(link, layout)
-        training = replace(training, keywords=model.keywords)
+        training = replace(training, arguments=model.arguments)
         self._pipeline = Pipeline(
             training, plan, link, self._source, self._built.runner, settings, self._device
         )

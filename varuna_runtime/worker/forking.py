@@ -5,7 +5,6 @@ import os
 import selectors
 import signal
 import sys
-import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -14,8 +13,6 @@ from varuna_runtime.worker import lifeline
 from varuna_runtime.worker.lines import LineSocket
 
 Work = Callable[[launch.ForkRank], NoReturn]
-_SWEEP_ROUNDS = 500
-_SWEEP_ROUND_S = 0.01
 
 
 class ForkServer:
@@ -92,23 +89,10 @@ class ForkServer:
         self._selector.unregister(pidfd)
         os.close(pidfd)
         if not self._workers:
-            self._end_orphans()
+            lifeline.end_children(kept=self._kept)  # what workers left in other sessions
         code = os.waitstatus_to_exitcode(status)
         exit_code, number = (code, None) if code >= 0 else (None, -code)
         self._agent.send(launch.Exited(pid=pid, exit_code=exit_code, signal=number))
-
-    def _end_orphans(self) -> None:
-        """End what workers left in other sessions; their own children arrive here as they die."""
-        for _ in range(_SWEEP_ROUNDS):
-            orphans = lifeline.children() - self._kept
-            if not orphans:
-                return
-            for pid in orphans:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-            time.sleep(_SWEEP_ROUND_S)
 
 
 def _kill_group(pid: int) -> None:

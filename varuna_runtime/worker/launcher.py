@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from varuna_runtime.spec import canonical
-from varuna_runtime.spec.errors import ModelRefused
+from varuna_runtime.spec.errors import DataHangs, ModelRefused
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.wire import launch
 from varuna_runtime.worker import lifeline
@@ -43,7 +43,8 @@ class LauncherHost:
         from varuna_runtime.worker.process import run as run_worker
 
         _warm_up()
-        partitioned = partition_of(training, example=example_in_child)
+        within_s = self._spec.hang_timeout_s
+        partitioned = partition_of(training, example=lambda t: example_in_child(t, within_s=within_s))
         refuse_unforkable()
         _tell_foreign_threads()
 
@@ -111,7 +112,8 @@ def _failure(err: BaseException) -> launch.ScriptFailed:
         message = f"the model is refused: {err}"
     else:
         message = f"{type(err).__name__}: {err}"
-    return launch.ScriptFailed(message=message.splitlines()[0], detail=detail)
+    is_hang = isinstance(err, DataHangs)
+    return launch.ScriptFailed(message=message.splitlines()[0], detail=detail, is_hang=is_hang)
 
 
 def _warm_up() -> None:

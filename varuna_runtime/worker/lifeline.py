@@ -1,12 +1,16 @@
 """Ties a process to its parent's life on Linux."""
 
+import contextlib
 import ctypes
 import os
 import signal
+import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_SWEEP_ROUNDS = 500
+_SWEEP_ROUND_S = 0.01
 
 
 def die_with(parent: int) -> None:
@@ -28,6 +32,23 @@ def children() -> frozenset[int]:
     """Return the direct children of this single-threaded process, zombies included."""
     pid = os.getpid()
     return frozenset(int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+def end_children(*, kept: frozenset[int]) -> None:
+    """Kill and reap every child but `kept`; what these leave behind is adopted as they die, and ends too.
+
+    Gives up after five seconds on processes that the kernel does not let go.
+    """
+    for _ in range(_SWEEP_ROUNDS):
+        others = children() - kept
+        if not others:
+            return
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(_SWEEP_ROUND_S)
 
 
 def num_threads() -> int:

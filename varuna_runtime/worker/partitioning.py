@@ -1,17 +1,19 @@
 """Cuts the model of a training, with the data set's first samples as an example of its inputs."""
 
-import json
 import os
 import traceback
 from collections.abc import Callable
-from typing import Any
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import NoReturn
 
 from torch import Tensor
 
 from varuna_runtime.partition import Example, ExampleInput, PartitionedModel, cut
 from varuna_runtime.partition.seeding import preserved_random_state, seed_everything
-from varuna_runtime.spec.errors import ModelRefused
+from varuna_runtime.spec.errors import DataHangs, ModelRefused
 from varuna_runtime.spec.rng import inputs_key
+from varuna_runtime.worker import lifeline
 from varuna_runtime.worker.data import SampleSource
 from varuna_runtime.worker.training import Training
 
@@ -29,23 +31,29 @@ def example_of(training: Training) -> Example:
             return _example(training, 1)
 
 
-def example_in_child(training: Training) -> Example:
-    """Like `example_of`, in a process of its own: what the data set opens then is not inherited by forks."""
-    receiving, sending = os.pipe()
-    pid = os.fork()
-    if not pid:
-        os.close(receiving)
-        _answer(training, sending)
-    os.close(sending)
-    with os.fdopen(receiving, "rb") as answers:
-        text = answers.read()
-    os.waitpid(pid, 0)
-    answer: dict[str, Any] = json.loads(text or '{"error": "its process died"}')
-    if "error" in answer:
-        raise ModelRefused(f"the first samples of the data set cannot be read: {answer['error']}")
-    return tuple(
-        ExampleInput(name=name, shape=tuple(shape), dtype=dtype) for name, shape, dtype in answer["inputs"]
-    )
+def example_in_child(training: Training, *, within_s: float) -> Example:
+    """Like `example_of`, in a process of its own, so that nothing of what the data set opens or starts stays.
+
+    Needs a process that adopts orphans (`lifeline.adopt_orphans`), or what the child leaves lives on. Raises
+    DataHangs when the data set does not give its first samples in time.
+    """
+    kept = lifeline.children()
+    receiving, sending = Pipe(duplex=False)
+    try:
+        if not os.fork():
+            _answer(training, sending)
+        sending.close()
+        if not receiving.poll(within_s):
+            raise DataHangs(f"the first samples of the data set took more than {within_s:g} s to read")
+        answer = receiving.recv()
+    except EOFError:
+        answer = "its process died"
+    finally:
+        receiving.close()
+        lifeline.end_children(kept=kept)
+    if isinstance(answer, str):
+        raise ModelRefused(f"the first samples of the data set cannot be read: {answer}")
+    return tuple(ExampleInput(name=name, shape=shape, dtype=dtype) for name, shape, dtype in answer)
 
 
 def partition_of(
@@ -58,14 +66,13 @@ def partition_of(
     return model
 
 
-def _answer(training: Training, sending: int) -> None:
+def _answer(training: Training, answers: Connection) -> NoReturn:
+    """Tell the inputs, or one line of why there are none."""
     try:
-        inputs = [(i.name, i.shape, i.dtype) for i in example_of(training)]
-        text = json.dumps({"inputs": inputs})
+        answers.send([(i.name, tuple(i.shape), i.dtype) for i in example_of(training)])
     except BaseException as err:  # nothing may unwind into the parent's frames
         traceback.print_exc()
-        text = json.dumps({"error": f"{type(err).__name__}: {err}".splitlines()[0]})
-    os.write(sending, text.encode())
+        answers.send(f"{type(err).__name__}: {err}".splitlines()[0])
     os._exit(0)
 
 

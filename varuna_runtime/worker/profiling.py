@@ -104,7 +104,7 @@ def measure(
     # What the optimizer costs as a whole; where it lives is the planner's to count.
     settings = replace(resolve(training, spec), shard_optimizer=False, offload_optimizer=False)
     probe = _Probe(
-        replace(training, scheduler=None, keywords=partitioned.keywords),
+        replace(training, scheduler=None, arguments=partitioned.arguments),
         settings,
         partitioned,
         device,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from varuna_runtime.partition import ANY_POSITIONAL, Arguments
 from varuna_runtime.spec.batches import default_virtual_replicas, num_micro_batches
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.job import Exactness, JobSpec, Precision, ReduceDtype
@@ -39,16 +40,17 @@ class Training:
     evaluation: Evaluation | None = None
     callbacks: Sequence[Any] = ()  # called on rank 0 after each commit; see `worker.callbacks`
 
-    keywords: tuple[str, ...] = ()  # of a batch that is a dict: what the model takes, as `cut` found it
+    arguments: Arguments = ANY_POSITIONAL  # what the model takes, as `cut` found it
 
     def model_inputs(self, batch: Any) -> tuple[Tensor, ...]:
         """Return what the first segment receives: `inputs(batch)`, or the first of a pair, or all of it.
 
-        Of a dict these are the values of `keywords`, which the model takes by name.
+        Of a dict these are the values of the model's arguments by name.
         """
         chosen = self._chosen(batch)
-        if self.keywords:
-            return tuple(self._named(chosen, name) for name in self.keywords)
+        parameters = self.arguments.parameters
+        if names := self.arguments.keywords or (parameters if isinstance(chosen, Mapping) else ()):
+            return tuple(self._named(chosen, name) for name in names)
         values = tuple(chosen) if isinstance(chosen, tuple | list) else (chosen,)
         for value in values:
             if not isinstance(value, Tensor):
@@ -57,6 +59,11 @@ class Training:
                     "wanted tensors; pass inputs=... to train, a function from batch to a tuple of tensors "
                     "or a dict of them"
                 )
+        if parameters is not None and len(values) != len(parameters):
+            raise InvalidInput(
+                f"model inputs: seen {len(values)} positional inputs, wanted {len(parameters)}, as forward "
+                f"takes ({', '.join(parameters)}); pass inputs=... to train, which returns those it takes"
+            )
         return values
 
     def named_inputs(self, batch: Any) -> dict[str, Tensor]:
@@ -77,7 +84,8 @@ class Training:
             return value
         seen = sorted(map(str, chosen)) if isinstance(chosen, Mapping) else type(chosen).__name__
         raise InvalidInput(
-            f"model inputs: seen {seen}, wanted a dict with a tensor {name!r}, as in the first samples"
+            f"model inputs: seen {seen}, wanted a dict with a tensor {name!r}, which the model takes; "
+            "rename its keys, or pass inputs=... to train"
         )
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tests.support.fleet import Fleet, assert_equal_bits
 from tests.support.toys import momentum_sgd
-from varuna_runtime.partition import CutPoint
+from varuna_runtime.partition import Arguments, CutPoint
 from varuna_runtime.spec.errors import InvalidInput, ModelRefused
 from varuna_runtime.worker.partitioning import example_in_child, example_of, partition_of
 from varuna_runtime.worker.training import Training
@@ -98,14 +98,14 @@ def test_what_forward_accepts_is_given_by_name(build: Any):
     model = partition_of(given)
     layout = f"{min(2, model.num_segments)}x1"
     assert_equal_bits(Fleet(given, layout, model=model).train(2), Fleet(by_hand, layout).train(2))
-    assert {"x", "scale"} <= set(model.keywords)
+    assert {"x", "scale"} <= set(model.arguments.keywords)
     assert bool(model.warnings) == (build is Whole)
 
 
 def test_a_key_that_forward_needs_and_a_batch_without_it_are_told():
     with pytest.raises(ModelRefused, match=r"First.forward wants x; the batch is a dict with scale"):
         partition_of(training(model=sequence, inputs=lambda batch: {"scale": batch["scale"]}))
-    bound = training(model=sequence, keywords=("x",))
+    bound = training(model=sequence, arguments=Arguments(keywords=("x",)))
     with pytest.raises(InvalidInput, match=r"seen \['y'\], wanted a dict with a tensor 'x'"):
         bound.model_inputs({"y": torch.ones(1)})
 
@@ -117,22 +117,56 @@ class Away(Records):
         raise FileNotFoundError("/data/rows")
 
 
-def test_only_a_model_without_marks_needs_its_data_where_it_is_cut():
-    assert partition_of(training(model=sequence, dataset=Away())).num_segments == 2
-    assert partition_of(training(model=Marked, dataset=Away())).num_segments == 2
+class Strict(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.cut, self.last = First(), CutPoint(), nn.Linear(4, 4)
+
+    def forward(self, scale: Tensor, x: Tensor) -> Tensor:
+        return self.last(self.cut(self.first(x, scale=scale)))
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = First()
+
+    def forward(self, scale: Tensor, x: Tensor) -> Tensor:
+        return self.first(x, scale=scale)
+
+
+def strict_sequence() -> nn.Module:
+    return nn.Sequential(Scaled(), nn.Linear(4, 4))
+
+
+@pytest.mark.parametrize("build", [Strict, strict_sequence])
+def test_a_cut_model_whose_forward_requires_all_it_takes_needs_no_data_to_be_cut(build: Any):
+    assert partition_of(training(model=build, dataset=Away())).num_segments == 2
+
+
+@pytest.mark.parametrize("build", [Marked, Plain, sequence])
+def test_another_model_needs_its_data_where_it_is_cut(build: Any):
     with pytest.raises(FileNotFoundError):
-        partition_of(training(model=Plain, dataset=Away()))
+        partition_of(training(model=build, dataset=Away()))
+
+
+@pytest.mark.parametrize("build", [Strict, strict_sequence])
+def test_what_forward_requires_is_given_by_name_or_place(build: Any):
+    by_name = training(model=build)
+    by_place = training(model=build, inputs=lambda batch: (batch["scale"], batch["x"]))
+    assert_equal_bits(Fleet(by_name, "2x1").train(2), Fleet(by_place, "2x1").train(2))
 
 
 def test_an_example_is_the_same_from_a_child_which_keeps_what_it_opens():
     given = training(model=sequence)
-    assert example_in_child(given) == example_of(training(model=sequence))
+    assert example_in_child(given, within_s=60) == example_of(training(model=sequence))
     assert given.dataset.reads == 0
 
 
 def test_a_data_set_that_cannot_be_read_says_so():
+    given = training(model=sequence, inputs=lambda batch: batch["none"])
     with pytest.raises(ModelRefused, match="first samples of the data set cannot be read: KeyError"):
-        example_in_child(training(model=sequence, inputs=lambda batch: batch["none"]))
+        example_in_child(given, within_s=60)
 
 
 class Pairs:
@@ -154,17 +188,19 @@ class Backwards(nn.Module):
         return self.linear(values[-1])
 
 
-@pytest.mark.parametrize("model", [lambda: nn.Linear(4, 4), lambda: nn.Sequential(nn.Linear(4, 4))])
-def test_another_number_of_inputs_than_forward_takes_is_refused_before_training(model: Any):
-    training = Training(
-        model=model,
-        loss=lambda output, batch: output.sum(),
-        optimizer=momentum_sgd,
-        dataset=Pairs(),
-        batch_size=2,
-    )
+def pairs(model: Any) -> Training:
+    return training(model=model, loss=lambda output, batch: output.sum(), dataset=Pairs())
+
+
+def test_another_number_of_inputs_than_forward_takes_is_refused_before_training():
     with pytest.raises(ModelRefused, match=r"Linear.forward\(input: .*3 positional inputs.*pass inputs="):
-        partition_of(training)
+        partition_of(pairs(lambda: nn.Linear(4, 4)))
+
+
+def test_a_sequence_refuses_another_number_of_inputs_at_the_first_batch():
+    given = pairs(lambda: nn.Sequential(nn.Linear(4, 4)))
+    with pytest.raises(InvalidInput, match=r"seen 3 positional inputs, wanted 1, .*\(input\); pass inputs="):
+        Fleet(given, "1x1").train(1)
 
 
 def test_a_dict_for_a_forward_without_names_is_refused():

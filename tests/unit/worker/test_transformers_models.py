@@ -45,7 +45,9 @@ def test_segments_compute_the_bits_of_the_whole_model(name: str, rows: int, leng
     held = Sentences(sequence=length)
     batch = default_collate([held[i + 1] for i in range(rows)])  # the last sample is padded in each
     outputs, gradients = of_whole(whole, batch, seed=rows)
-    cut_outputs, cut_gradients = of_segments(segments, [batch[k] for k in model.keywords], seed=rows)
+    cut_outputs, cut_gradients = of_segments(
+        segments, [batch[k] for k in model.arguments.keywords], seed=rows
+    )
     assert all(a.equal(b) for a, b in zip(outputs[:2], cut_outputs[:2], strict=True))
     folded = {tie.uses[0].name for tie in model.tied if len(tie.uses) > 2}  # in an order of their own
     for key, gradient in gradients.items():
