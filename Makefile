@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TWO := -n 2 --dist loadfile
+EITHER := -n 2 --dist worksteal
 # Below it paths of sockets stay under their limit, which they would not in pytest's own folder of two processes.
 SHORT = folder=$$(mktemp -d /tmp/v.XXXX) && trap 'rm -rf $$folder' EXIT &&
 STAMP := $(VENV)/.installed
@@ -45,7 +46,7 @@ demo: $(STAMP)
 
 test: $(STAMP) $(NPM_STAMP)
 	$(BIN)/python -m pytest $(TWO) tests/unit tests/contract
-	$(SHORT) $(BIN)/python -m pytest $(TWO) tests/integration -m "not cases" --basetemp $$folder/t
+	$(SHORT) $(BIN)/python -m pytest $(EITHER) tests/integration -m "not cases" --basetemp $$folder/t
 
 # Ten minutes of what befalls a whole installation in a cloud, one case after the other.
 cases: $(STAMP) $(NPM_STAMP)
