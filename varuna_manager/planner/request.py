@@ -16,6 +16,9 @@ class PlannableNode:
     slots: int
     memory_bytes: int  # per slot
     device_kind: str
+    domain: str = ""  # zone, rack or pool whose nodes are lost together; empty: unknown
+    price_per_hour: float = 0.0  # dollars
+    speed: float = 1.0  # of a slot, relative to the profile's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

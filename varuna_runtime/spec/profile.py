@@ -17,6 +17,9 @@ class SegmentCost:
     saved_bytes: int  # kept between forward and backward: activations and the output, not the input
     param_bytes: int
     optimizer_bytes: int
+    recompute_s: float | None = None  # replay of the forward before the backward; None: as the forward
+    input_s: float | None = None  # of a split backward, the gradients of the inputs; None: half of it
+    workspace_bytes: int = 0  # alive in the middle of an op, beyond what it keeps, enters and leaves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,16 @@ class LinkCost:
 
     latency_s: float
     bandwidth_bps: float
+    late_s: tuple[float, ...] = ()  # evenly spaced quantiles, 0 to 1, of a message's delay beyond that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceCost:
+    """What one sum over replicas took, alone on the links, as a job's gradients are summed."""
+
+    replicas: int
+    num_bytes: int  # of float32 sums, per replica
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +60,9 @@ class Profile:
     cross_node: LinkCost
     optimizer_step_s_per_byte: float  # seconds per parameter byte
     measured_on: str  # node names or "this machine", for the explanation
+    compute_factor: tuple[float, ...] = ()  # evenly spaced quantiles of an op's time over its median
+    reductions: tuple[ReduceCost, ...] = ()
+    host_to_device_bps: float | None = None  # None: there is no device to copy to
 
 
 def workload_hash(model: ModelRecord, spec: JobSpec, bundle: str) -> str:
