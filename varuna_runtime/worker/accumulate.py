@@ -126,11 +126,23 @@ def dealt_ranges(
     return dealt
 
 
+@dataclass(frozen=True, slots=True)
+class _Buffer:
+    """A sum of a whole space, and its view of each parameter."""
+
+    flat: Tensor
+    views: tuple[Tensor, ...]
+
+
+_Loose = tuple[Tensor | None, ...]  # one micro-batch's gradients as autograd gave them, never written to
+
+
 class Accumulator:
     """Sums one space's gradients over one replica's micro-batches of a step.
 
-    Holds at most ceil(log2(number of virtual replicas)) + 1 flat buffers beside the one in progress and keeps
-    them for the next step.
+    The gradients of a first micro-batch stay where they are until something is added to them. Holds at most
+    ceil(log2(number of virtual replicas)) + 1 sums beside the one in progress; their buffers are kept for the
+    next step.
     """
 
     def __init__(self, space: Space, device: torch.device) -> None:
@@ -138,12 +150,11 @@ class Accumulator:
         self._touched = [False] * len(space.names)
         self._device = device
         self.num_buffers = 0
-        self._free: list[Tensor] = []
-        self._stack: list[tuple[Node, Tensor]] = []
+        self._free: list[_Buffer] = []
+        self._stack: list[tuple[Node, _Buffer | _Loose]] = []
         self._parent: dict[tuple[Node, Node], Node] = {}
-        self._leaf: Tensor | None = None
-        self._result: Tensor | None = None
-        self._views: tuple[Tensor, ...] = ()
+        self._leaf: _Buffer | _Loose | None = None
+        self._result: _Buffer | None = None
 
     @property
     def touched(self) -> Tensor:
@@ -152,65 +163,110 @@ class Accumulator:
 
     def start(self, virtual: int, owned: range) -> None:
         """Begin a step in which this replica owns the virtual replicas `owned` of `virtual`."""
-        self._free.extend(flat for _, flat in self._stack)
+        held = (*(value for _, value in self._stack), self._leaf, self._result)
+        self._free.extend(value for value in held if isinstance(value, _Buffer))
         self._stack.clear()
-        for left in (self._leaf, self._result):  # a leaf only where the last step was abandoned
-            if left is not None:
-                self._free.append(left)
-        self._leaf = self._result = None
+        self._leaf = self._result = None  # a leaf was left only where the last step was abandoned
         self._touched = [False] * len(self.space.names)
         self._parent = _merges(owned_nodes(virtual, owned))
 
     def add(self, gradients: Sequence[Tensor | None]) -> None:
         """Add one micro-batch's gradients, given in the segment's order of trainable parameters."""
-        picked = [gradients[p] for p in self.space.positions]
-        if self._leaf is None:
-            self._begin_leaf(picked)
-            return
-        for at, (view, gradient) in enumerate(zip(self._views, picked, strict=True)):
-            if gradient is not None:
-                view.add_(gradient)
-                self._touched[at] = True
-
-    def _begin_leaf(self, picked: Sequence[Tensor | None]) -> None:
-        self._leaf = self._spare()
-        self._views = self.space.views(self._leaf)
-        for at, (view, gradient) in enumerate(zip(self._views, picked, strict=True)):
-            if gradient is None:
-                view.zero_()
-            else:
-                view.copy_(gradient)
-                self._touched[at] = True
+        picked = tuple(gradients[p] for p in self.space.positions)
+        self._touched = [was or g is not None for was, g in zip(self._touched, picked, strict=True)]
+        leaf = self._leaf
+        if leaf is None:
+            self._leaf = tuple(map(_without_neighbours, picked))
+        elif isinstance(leaf, _Buffer):
+            for view, gradient in zip(leaf.views, picked, strict=True):
+                if gradient is not None:
+                    view.add_(gradient)
+        else:
+            self._leaf = self._spare()
+            for view, first, second in zip(self._leaf.views, leaf, picked, strict=True):
+                _set_sum(view, first, second, of_none=None)
 
     def finish_leaf(self, virtual_replica: int) -> None:
         """End a virtual replica's sum and merge it upwards as far as its left siblings are here."""
         assert self._leaf is not None, "a virtual replica without micro-batches"
-        node, flat = Node(virtual_replica, virtual_replica + 1), self._leaf
+        node, value = Node(virtual_replica, virtual_replica + 1), self._leaf
         self._leaf = None
         while self._stack and (parent := self._parent.get((self._stack[-1][0], node))):
-            left = self._stack.pop()[1]
-            left.add_(flat)
-            self._free.append(flat)
-            node, flat = parent, left
-        self._stack.append((node, flat))
+            node, value = parent, self._merged(self._stack.pop()[1], value)
+        self._stack.append((node, value))
 
     def nodes(self) -> dict[Node, Tensor]:
         """Return the sums of the maximal nodes this replica completed alone, left to right."""
-        return dict(self._stack)
+        flat = [(node, self._gathered(value)) for node, value in self._stack]
+        self._stack = list(flat)
+        return {node: buffer.flat for node, buffer in flat}
 
     def result(self) -> Tensor:
         """Return the buffer for the sum over all replicas; the first node's own, where there is one."""
         if self._stack:
-            return self._stack[0][1]
+            node, value = self._stack[0]
+            first = self._gathered(value)
+            self._stack[0] = node, first
+            return first.flat
         if self._result is None:
             self._result = self._spare()
-        return self._result
+        return self._result.flat
 
-    def _spare(self) -> Tensor:
+    def _merged(self, left: _Buffer | _Loose, right: _Buffer | _Loose) -> _Buffer:
+        if isinstance(left, _Buffer) and isinstance(right, _Buffer):
+            left.flat.add_(right.flat)
+            self._free.append(right)
+            return left
+        into = next((value for value in (left, right) if isinstance(value, _Buffer)), None) or self._spare()
+        for view, first, second in zip(into.views, _values(left), _values(right), strict=True):
+            _set_sum(view, first, second, of_none=0.0)
+        return into
+
+    def _gathered(self, value: _Buffer | _Loose) -> _Buffer:
+        if isinstance(value, _Buffer):
+            return value
+        buffer = self._spare()
+        for view, gradient in zip(buffer.views, value, strict=True):
+            _set_sum(view, gradient, None, of_none=None)
+        return buffer
+
+    def _spare(self) -> _Buffer:
         if self._free:
             return self._free.pop()
         self.num_buffers += 1
-        return torch.empty(self.space.offsets[-1], dtype=self.space.dtype, device=self._device)
+        flat = torch.empty(self.space.offsets[-1], dtype=self.space.dtype, device=self._device)
+        return _Buffer(flat, self.space.views(flat))
+
+
+def _values(value: _Buffer | _Loose) -> _Loose:
+    return value.views if isinstance(value, _Buffer) else value
+
+
+def _set_sum(view: Tensor, first: Tensor | None, second: Tensor | None, *, of_none: float | None) -> None:
+    """Set `view`, which may be one of the two, to their sum.
+
+    A missing gradient at the begin counts as zero; one that would follow counts as `of_none`, None: is
+    left out, which differs for a negative zero.
+    """
+    if first is None:
+        first = second
+        second = None
+        of_none = 0.0
+    if first is None:
+        view.zero_()
+    elif second is not None:
+        torch.add(first, second, out=view)
+    elif of_none is not None:
+        torch.add(first, of_none, out=view)
+    else:
+        view.copy_(first)
+
+
+def _without_neighbours(gradient: Tensor | None) -> Tensor | None:
+    """Return a gradient in storage of its own: a part of a larger one would hold all of it."""
+    if gradient is None or gradient.untyped_storage().nbytes() == gradient.nbytes:
+        return gradient
+    return gradient.clone()
 
 
 def _merges(roots: Sequence[Node]) -> dict[tuple[Node, Node], Node]:
