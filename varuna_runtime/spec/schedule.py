@@ -88,7 +88,7 @@ class State:
         kind = op.kind
         if kind is OpKind.FORWARD:
             self.forwards += 1
-            self.gradients += program.is_last
+            self.gradients += program.stage == program.num_stages - 1
         elif kind is OpKind.RECOMPUTE:
             self.recomputes += 1
         elif kind is OpKind.WEIGHT:
@@ -102,52 +102,88 @@ class State:
         return self.forwards + self.recomputes + self.backwards + self.weights
 
 
+WAIT, FORWARD, RECOMPUTE, BACKWARD, INPUT, WEIGHT = -1, 0, 1, 2, 3, 4
+"""What `choose` answers; from 0 on the place of the kind in `KINDS`."""
+KINDS = tuple(OpKind)
+NO_LIST = -1  # for the forwards before a head: the ops are chosen by what is there
+
+
+def choose(
+    num_micro: int,
+    in_flight: int,
+    pending: int,
+    recompute: bool,
+    deviates: bool,
+    activations: int,
+    gradients: int,
+    forwards: int,
+    recomputes: int,
+    backwards: int,
+    weights: int,
+    head_forwards: int,
+    head: int,
+    head_micro: int,
+) -> int:
+    """Return the kind of the op to run now, or `WAIT`.
+
+    The only place where this is decided. Engine and small simulations call it, large ones compile it: so it
+    is one function of integers that calls no other. `head_forwards` is the number of forwards before the head
+    of the list, more than `num_micro` behind its end, or `NO_LIST`.
+    """
+    may_forward = forwards < activations and forwards - backwards < in_flight
+    if head_forwards > forwards:
+        return FORWARD if may_forward else WAIT
+    if head_forwards != NO_LIST:
+        if head_micro < gradients or head == WEIGHT:
+            return head
+        # No recompute ahead of its gradient as long as forwards may come: until its backward none runs, as
+        # there is room for one recomputed micro-batch and nothing else.
+        if deviates and may_forward and (head == RECOMPUTE or not recompute):
+            return FORWARD
+        no_forward_comes = forwards == num_micro or forwards == backwards + in_flight
+        return RECOMPUTE if head == RECOMPUTE and (no_forward_comes or not deviates) else WAIT
+    owed = backwards - weights if pending else 0
+    if owed and owed == pending:
+        return WEIGHT
+    can_backward = not recompute or recomputes > backwards
+    if backwards < gradients:
+        whole = INPUT if pending else BACKWARD
+        return whole if can_backward else RECOMPUTE
+    if may_forward:
+        return FORWARD
+    if not can_backward and backwards < forwards:
+        return RECOMPUTE  # idle: ahead of its gradient
+    return WEIGHT if owed else WAIT
+
+
 def next_op(program: Program, state: State) -> Op | None:
     """Return the op to run now, or None to wait for a message (or because all is done)."""
-    if program.listed is not None:
-        return _listed(program, program.listed, state)
-    owed = state.backwards - state.weights if program.pending else 0
-    if owed and owed == program.pending:
-        return Op(OpKind.WEIGHT, state.weights)
-    can_backward = not program.recompute or state.recomputes > state.backwards
-    if state.backwards < state.gradients:
-        if not can_backward:
-            return Op(OpKind.RECOMPUTE, state.backwards)
-        return Op(OpKind.INPUT if program.pending else OpKind.BACKWARD, state.backwards)
-    if _may_forward(program, state):
-        return Op(OpKind.FORWARD, state.forwards)
-    if not can_backward and state.backwards < state.forwards:
-        return Op(OpKind.RECOMPUTE, state.backwards)  # idle: ahead of its gradient
-    return Op(OpKind.WEIGHT, state.weights) if owed else None
-
-
-def _listed(program: Program, listed: tuple[tuple[int, Op], ...], state: State) -> Op | None:
-    at = state.recomputes + state.backwards + state.weights
-    if at == len(listed) or state.forwards < listed[at][0]:
-        return Op(OpKind.FORWARD, state.forwards) if _may_forward(program, state) else None
-    head = listed[at][1]
-    if head.micro < state.gradients or head.kind is OpKind.WEIGHT:
-        return head
-    if program.deviates:
-        return _instead(program, state, head)
-    return head if head.kind is OpKind.RECOMPUTE else None
-
-
-def _instead(program: Program, state: State, head: Op) -> Op | None:
-    """What to do while the gradient of the list's head is not here.
-
-    A recompute is not done ahead of its gradient as long as forwards may come: until its backward no forward
-    runs, as there is room for one recomputed micro-batch and nothing else.
-    """
-    is_held = program.recompute and head.kind is not OpKind.RECOMPUTE
-    if not is_held and _may_forward(program, state):
-        return Op(OpKind.FORWARD, state.forwards)
-    no_forward_comes = state.forwards in (program.num_micro, state.backwards + program.in_flight)
-    return head if head.kind is OpKind.RECOMPUTE and no_forward_comes else None
-
-
-def _may_forward(program: Program, state: State) -> bool:
-    return state.forwards < state.activations and state.forwards - state.backwards < program.in_flight
+    listed = program.listed
+    head_forwards, head = NO_LIST, None
+    if listed is not None:
+        at = state.recomputes + state.backwards + state.weights
+        head_forwards, head = listed[at] if at < len(listed) else (program.num_micro + 1, None)
+    kind = choose(
+        program.num_micro,
+        program.in_flight,
+        program.pending,
+        program.recompute,
+        program.deviates,
+        state.activations,
+        state.gradients,
+        state.forwards,
+        state.recomputes,
+        state.backwards,
+        state.weights,
+        head_forwards,
+        WAIT if head is None else KINDS.index(head[0]),
+        WAIT if head is None else head[1],
+    )
+    if kind == WAIT:
+        return None
+    if kind == FORWARD:
+        return Op(KINDS[FORWARD], state.forwards)
+    return head or Op(KINDS[kind], state.weights if kind == WEIGHT else state.backwards)
 
 
 def awaited(program: Program, state: State) -> str:
