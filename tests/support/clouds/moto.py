@@ -14,6 +14,8 @@ from types import TracebackType
 from typing import Any
 
 import boto3
+import stamina
+from botocore.parsers import ResponseParserError
 
 REGION = "us-east-1"
 IDENTITY = {
@@ -25,6 +27,8 @@ IDENTITY = {
 """Environment of whoever talks to it, besides AWS_ENDPOINT_URL."""
 _START_S = 60.0
 _IMAGE = "ami-03cf127a"  # of those that moto has from the start
+# A request that meets another one's change in the middle is answered by a page of HTML.
+_again = stamina.retry(on=ResponseParserError, attempts=5, wait_initial=0.05)
 
 
 class Moto:
@@ -150,6 +154,7 @@ class Group:
     def desired(self) -> int:
         return int(self.described()["DesiredCapacity"])
 
+    @_again
     def described(self) -> dict[str, Any]:
         """Return what the group says of itself."""
         found = self.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[self.name])
@@ -160,6 +165,7 @@ class Group:
         """Return the ids of its members, sorted."""
         return sorted(member["InstanceId"] for member in self.described()["Instances"])
 
+    @_again
     def running(self) -> list[str]:
         """Return the ids of every running machine of this cluster, in a group or not, sorted."""
         filters = [
