@@ -8,9 +8,16 @@ from pathlib import Path
 from benchmarks.measure import Case, Claim, Row, Spread
 
 
-def markdown(cases: Sequence[Case], *, machine: Mapping[str, str], date: str, command: str) -> str:
+def markdown(
+    cases: Sequence[Case],
+    *,
+    machine: Mapping[str, str],
+    date: str,
+    command: str,
+    title: str = "Pipeline benchmarks",
+) -> str:
     """Return the whole report."""
-    lines = [f"# Pipeline benchmarks, {date}", "", f"`{command}`", ""]
+    lines = [f"# {title}, {date}", "", f"`{command}`", ""]
     lines += [f"- {key}: {value}" for key, value in machine.items()]
     lines += ["", *_summary(cases)]
     for case in cases:
