@@ -18,8 +18,11 @@ class SegmentCost:
     param_bytes: int
     optimizer_bytes: int
     recompute_s: float | None = None  # replay of the forward before the backward; None: as the forward
-    input_s: float | None = None  # of a split backward, the gradients of the inputs; None: half of it
-    workspace_bytes: int = 0  # alive in the middle of an op, beyond what it keeps, enters and leaves
+    input_s: float | None = None  # I of a split backward, all of it where it stays whole; None: half
+    workspace_bytes: int = 0  # most alive in the middle of an op, beyond what was there and what F keeps
+    split_workspace_bytes: int = 0  # the same where the backward is split and its first pass is tried
+    owed_bytes: int | None = None  # kept between I and W; None: saved_bytes
+    step_bytes: int = 0  # most alive in the middle of an optimizer step, beyond its state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,14 @@ class Profile:
     compute_factor: tuple[float, ...] = ()  # evenly spaced quantiles of an op's time over its median
     reductions: tuple[ReduceCost, ...] = ()
     host_to_device_bps: float | None = None  # None: there is no device to copy to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledModel:
+    """A profile with the model it is of: what a file holds, and what one look at a script shows."""
+
+    model: ModelRecord
+    profile: Profile
 
 
 def workload_hash(model: ModelRecord, spec: JobSpec, bundle: str) -> str:

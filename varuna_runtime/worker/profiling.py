@@ -4,13 +4,12 @@ A subprocess: `python -m varuna_runtime.worker.profiling --job JOB.json --workdi
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from varuna_runtime.partition import PartitionedModel
@@ -19,47 +18,31 @@ from varuna_runtime.spec.errors import InvalidInput, ModelRefused
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Stage
 from varuna_runtime.spec.model import ModelRecord
-from varuna_runtime.spec.profile import LinkCost, Profile, SegmentCost, SegmentProfile
-from varuna_runtime.worker.build import BuiltStage, build_stage
+from varuna_runtime.spec.profile import LinkCost, Profile, ProfiledModel, SegmentCost, SegmentProfile
+from varuna_runtime.worker.build import build_stage
 from varuna_runtime.worker.clock import now_s
 from varuna_runtime.worker.data import SampleSource
 from varuna_runtime.worker.hosts import ScriptStopped
 from varuna_runtime.worker.inspection import main
+from varuna_runtime.worker.memory_probe import num_bytes
 from varuna_runtime.worker.partitioning import partition_of
-from varuna_runtime.worker.stage import MicroBatch
+from varuna_runtime.worker.samples import quantiles
+from varuna_runtime.worker.segment_probe import (
+    Clock,
+    Entering,
+    OptimizerCost,
+    SegmentProbe,
+    Times,
+    segment_cost,
+)
 from varuna_runtime.worker.training import ResolvedTraining, Training, resolve
-
-Clock = Callable[[], float]
 
 GUESSED_LINK = LinkCost(latency_s=1e-4, bandwidth_bps=1e10)
 """Stands for every link until one was measured: about what loopback gives on a small machine."""
 LARGEST_AUTO_SIZE = 64
 BUDGET_S = 20.0
-REPETITIONS = 9
-FEWEST_REPETITIONS = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Boundary:
-    """What enters a segment, flagged where a gradient goes back."""
-
-    values: tuple[Tensor, ...]
-    batch: Any
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OptimizerCost:
-    step_s: float
-    state_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profiled:
-    """What one look at a script on this machine shows."""
-
-    model: ModelRecord
-    profile: Profile
+SHORTEST_S = 1e-3
+"""How much shorter ops differ says more of the machine's other work than of the job."""
 
 
 class ProfileHost:
@@ -80,7 +63,7 @@ class ProfileHost:
         partitioned = partition_of(training)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         profile = measure(training, partitioned, self._spec, device)
-        self.answer = Profiled(model=_record(partitioned, settings), profile=profile)
+        self.answer = ProfiledModel(model=_record(partitioned, settings), profile=profile)
         raise ScriptStopped
 
 
@@ -98,8 +81,8 @@ def measure(
     """Return the costs of every segment on `device`, with guessed links (`measured_on` says so).
 
     Runs the data set's first micro-batch at the job's micro-batch size, or, when that is auto, at powers of
-    two as long as the next one is expected to end within `budget_s`. Each figure is a median after a
-    warm-up. Draws from the global random state.
+    two as long as the next one is expected to end within `budget_s`. Each time is a median after a warm-up,
+    of more timings where they differ. Draws from the global random state.
     """
     # What the optimizer costs as a whole; where it lives is the planner's to count.
     settings = replace(resolve(training, spec), shard_optimizer=False, offload_optimizer=False)
@@ -134,6 +117,7 @@ def measure(
         same_node=GUESSED_LINK,
         cross_node=GUESSED_LINK,
         optimizer_step_s_per_byte=probe.optimizer_step_s_per_byte,
+        compute_factor=quantiles(probe.factors),
         measured_on=f"{measured_on} (links guessed)",
     )
 
@@ -169,27 +153,28 @@ class _Probe:
         self._training, self._settings, self._model = training, settings, model
         self._device, self._clock = device, clock
         self._patience_s = budget_s / (4 * model.num_segments)
-        self._optimizers: dict[int, _OptimizerCost] = {}
+        self._optimizers: dict[int, OptimizerCost] = {}
         self._param_bytes: dict[int, int] = {}
+        self.factors: list[float] = []  # of every timed op over its median
 
     @property
     def optimizer_step_s_per_byte(self) -> float:
         """Seconds per parameter byte over the whole model; 0 for a model without parameters."""
-        num_bytes = sum(self._param_bytes.values())
+        total_bytes = sum(self._param_bytes.values())
         total_s = sum(cost.step_s for cost in self._optimizers.values())
-        return total_s / num_bytes if num_bytes else 0.0
+        return total_s / total_bytes if total_bytes else 0.0
 
     def at_size(self, size: int) -> SegmentProfile:
         """Measure every segment in order, each fed with what the one before gave."""
-        entering = self._first_boundary(size)
-        input_bytes = _num_bytes(entering.values)
+        entering = self._first(size)
+        input_bytes = num_bytes(entering.values)
         costs: list[SegmentCost] = []
         for index in range(self._model.num_segments):
             cost, entering = self._segment(index, entering)
             costs.append(cost)
         return SegmentProfile(micro_batch_size=size, segments=tuple(costs), input_bytes=input_bytes)
 
-    def _first_boundary(self, size: int) -> _Boundary:
+    def _first(self, size: int) -> Entering:
         settings = self._settings
         source = SampleSource(
             self._training.dataset,
@@ -201,111 +186,39 @@ class _Probe:
         )
         batch = pytree.tree_map_only(Tensor, lambda t: t.to(self._device), source.micro_batch(0, 0, size))
         rows = len(micro_batch_rows(source.num_samples(0), size, 0))
-        return _Boundary(values=self._training.model_inputs(batch), batch=batch, rows=rows)
+        return Entering(values=self._training.model_inputs(batch), batch=batch, rows=rows)
 
-    def _segment(self, index: int, entering: _Boundary) -> tuple[SegmentCost, _Boundary]:
+    def _segment(self, index: int, entering: Entering) -> tuple[SegmentCost, Entering]:
         stage = Stage(first=index, last=index + 1, recompute=False)
         built = build_stage(self._training, self._settings, self._model, stage, self._device)
-        module = built.segments[0].module
-        saved = _SavedBytes(module, entering.values)
-        with torch.autograd.graph.saved_tensors_hooks(saved.pack, _unchanged):
-            outputs = self._forward(built, entering)
-        saved_bytes = saved.num_bytes(outputs)
-        self._backward(built, entering, outputs)  # with the forward above, the warm-up
-        forward_s, backward_s = self._times(built, entering)
-        if index not in self._optimizers:
-            self._param_bytes[index] = _num_bytes(module.parameters())
-            self._optimizers[index] = self._optimizer(built)
         is_last = index == self._model.num_segments - 1
-        cost = SegmentCost(
-            forward_s=forward_s,
-            backward_s=backward_s,
-            output_bytes=0 if is_last else _num_bytes(outputs),
-            saved_bytes=saved_bytes,
-            param_bytes=self._param_bytes[index],
-            optimizer_bytes=self._optimizers[index].state_bytes,
+        probe = SegmentProbe(
+            built,
+            entering,
+            seed=self._settings.seed,
+            loss=self._training.loss if is_last else None,
+            device=self._device,
+            clock=self._clock,
         )
-        return cost, _Boundary(values=outputs, batch=entering.batch, rows=entering.rows)
+        sizes = probe.sizes()
+        times = probe.times(self._patience_s)
+        self._note_factors(times)
+        if index not in self._optimizers:
+            self._param_bytes[index] = num_bytes(built.segments[0].module.parameters())
+            self._optimizers[index] = probe.optimizer(self._patience_s)
+        cost = segment_cost(
+            sizes,
+            times,
+            self._optimizers[index],
+            output_bytes=0 if is_last else num_bytes(probe.outputs),
+            param_bytes=self._param_bytes[index],
+        )
+        return cost, Entering(values=probe.outputs, batch=entering.batch, rows=entering.rows)
 
-    def _times(self, built: BuiltStage, entering: _Boundary) -> tuple[float, float]:
-        forwards: list[float] = []
-        backwards: list[float] = []
-        while len(forwards) < REPETITIONS:
-            started = self._now_s()
-            outputs = self._forward(built, entering)
-            between = self._now_s()
-            self._backward(built, entering, outputs)
-            forwards.append(between - started)
-            backwards.append(self._now_s() - between)
-            spent = sum(forwards) + sum(backwards)
-            if len(forwards) >= FEWEST_REPETITIONS and spent > self._patience_s:
-                break
-        return median(forwards), median(backwards)
-
-    def _forward(self, built: BuiltStage, entering: _Boundary) -> tuple[Tensor, ...]:
-        built.runner.begin(1, range(1))
-        return built.runner.forward(_micro(entering), entering.values, entering.batch)
-
-    def _backward(self, built: BuiltStage, entering: _Boundary, outputs: tuple[Tensor, ...]) -> None:
-        is_last = built.segments[0].index == self._model.num_segments - 1
-        gradients = [torch.ones_like(t) if t.requires_grad else None for t in outputs]
-        built.runner.backward(_micro(entering), None if is_last else gradients)
-
-    def _optimizer(self, built: BuiltStage) -> _OptimizerCost:
-        segment = built.segments[0]
-        for _, parameter in segment.parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        times = [self._optimizer_step_s(built) for _ in range(1 + FEWEST_REPETITIONS)]
-        state = built.optimizer.tensors([name for name, _ in segment.parameters])
-        return _OptimizerCost(step_s=median(times[1:]), state_bytes=_num_bytes(state.values()))
-
-    def _optimizer_step_s(self, built: BuiltStage) -> float:
-        started = self._now_s()
-        built.optimizer.step(0.0)
-        return self._now_s() - started
-
-    def _now_s(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return self._clock()
-
-
-class _SavedBytes:
-    """Counts storages that one forward keeps until its backward, without parameters, buffers and inputs."""
-
-    def __init__(self, module: nn.Module, inputs: Sequence[Tensor]) -> None:
-        self._known = {_storage(t) for t in (*module.parameters(), *module.buffers(), *inputs)}
-        self._kept: dict[int, Tensor] = {}
-
-    def pack(self, tensor: Tensor) -> Tensor:
-        self._keep(tensor)
-        return tensor
-
-    def num_bytes(self, outputs: Sequence[Tensor]) -> int:
-        """Return the bytes kept, the segment's own output among them."""
-        for output in outputs:
-            self._keep(output)
-        return sum(tensor.untyped_storage().nbytes() for tensor in self._kept.values())
-
-    def _keep(self, tensor: Tensor) -> None:
-        if (storage := _storage(tensor)) not in self._known:
-            self._kept[storage] = tensor.detach()  # alive, so that its address stays its own
-
-
-def _unchanged(tensor: Tensor) -> Tensor:
-    return tensor
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _num_bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def _micro(entering: _Boundary) -> MicroBatch:
-    return MicroBatch(step=0, index=0, rows=entering.rows, virtual_replica=0, ends_virtual_replica=False)
+    def _note_factors(self, times: Times) -> None:
+        for kind in times.kinds:
+            if (middle := median(kind)) >= SHORTEST_S:
+                self.factors += (time_s / middle for time_s in kind)
 
 
 if __name__ == "__main__":

@@ -59,6 +59,25 @@ def test_the_time_of_an_optimizer_step_is_per_parameter_byte() -> None:
     assert found.optimizer_step_s_per_byte == 5.0 / total
 
 
+def test_recompute_and_split_backwards_have_times_of_their_own() -> None:
+    for cost in measured(mlp_training()).by_micro_batch[0].segments:
+        assert cost.recompute_s == cost.input_s == 1.0
+
+
+def test_an_interrupted_op_does_not_change_its_time() -> None:
+    now_s, looks = 0.0, count()
+
+    def interrupted() -> float:
+        nonlocal now_s
+        now_s += 1.0 + 99.0 * (next(looks) % 13 == 12)
+        return now_s
+
+    training, spec = mlp_training(), job(batch_size=11, micro_batch_size=4)
+    found = measure(training, cut(training.model), spec, CPU, clock=interrupted, budget_s=1e9)
+    assert all(c.forward_s == c.backward_s == c.recompute_s == 1.0 for c in found.by_micro_batch[0].segments)
+    assert found.compute_factor[0] == found.compute_factor[10] == 1.0
+
+
 class Squares(nn.Module):
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return (values * values) * 2.0
@@ -81,6 +100,17 @@ def test_saved_bytes_count_each_storage_once_without_parameters_and_inputs() -> 
     assert linear.saved_bytes == row  # its output only
     assert twice.saved_bytes == 3 * row  # input of sin, hidden once, its output
     assert squares.saved_bytes == row  # its input is the one before's output
+
+
+def test_workspace_is_what_an_op_takes_beyond_what_a_forward_keeps() -> None:
+    training = mlp_training(
+        model=lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), Squares(), nn.Linear(8, 3))
+    )
+    first, second, squares, _ = measured(training).by_micro_batch[0].segments
+    row, weights = 4 * 8 * 4, (8 * 8 + 8) * 4
+    assert first.workspace_bytes == weights  # the gradients of its parameters
+    assert second.workspace_bytes == weights + row  # and of its input
+    assert squares.workspace_bytes >= row
 
 
 def test_auto_measures_powers_of_two_up_to_the_batch() -> None:
