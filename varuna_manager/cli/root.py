@@ -40,6 +40,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "steps": Entry("steps", "Print the committed steps of a job with their loss."),
         "metrics": Entry("metrics", "Print the figures of steps and evaluations, or write them as files."),
         "plan": Entry("plan", "Show the plan of a job and why it was chosen."),
+        "simulate": Entry("simulate", "Replay a recorded pool on a job, without a manager."),
         "cancel": Entry("status", "End a job."),
     },
     "Nodes": {

@@ -1,0 +1,223 @@
+"""`varuna simulate`: what a recorded pool would do to a job."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from varuna_manager import traces
+from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job
+from varuna_manager.cli.options import as_bytes, as_seconds, examples, json_option
+from varuna_manager.cli.output import console, print_json
+from varuna_manager.cli.replayed import document, view
+from varuna_manager.cli.scripts import ScriptRefused, measure
+from varuna_manager.traces import Recording
+from varuna_manager.whatif import Costs, Machines, Ours, Paper, Policy, Scenario, compare, lent
+from varuna_manager.whatif.plot import svg
+from varuna_manager.whatif.policyfile import parse_policy
+from varuna_runtime.spec import canonical
+from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.spec.mistakes import Mistake
+from varuna_runtime.spec.model import ModelRecord
+from varuna_runtime.spec.profile import Profile
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_POLICIES = "ours,paper"
+
+
+@click.command(
+    epilog=examples(
+        "varuna simulate --trace spot.csv --job job.yaml",
+        "varuna simulate --trace spot.csv --job job.yaml --notice 2m --policy ours --plot spot.svg",
+    )
+)
+@click.option("--trace", type=_FILE, required=True, help="Recording of a pool.")
+@click.option("--job", type=_FILE, required=True, help="Job file.")
+@click.option("--profile", type=_FILE, help="What its segments cost; without it they are measured here.")
+@click.option(
+    "--policy",
+    default=_POLICIES,
+    show_default=True,
+    metavar="LIST",
+    help="Who decides, side by side: ours, paper, or files that describe a policy.",
+)
+@click.option("--from", "start_s", callback=as_seconds, default="0s", help="Begin of the part to replay.")
+@click.option(
+    "--to", "end_s", callback=as_seconds, help="Its end; beyond the recording, its last nodes stay."
+)
+@click.option("--notice", "notice_s", callback=as_seconds, default="0s", help="Warning before a loss.")
+@click.option("--slots", type=click.IntRange(min=1), default=1, show_default=True, help="Of a node.")
+@click.option("--memory", callback=as_bytes, default="16G", show_default=True, help="Of a slot.")
+@click.option("--price", type=click.FloatRange(min=0), help="Dollars per hour of a node.")
+@click.option("--on-demand-price", type=click.FloatRange(min=0), help="The same for one that stays.")
+@click.option(
+    "--morph", "morph_s", callback=as_seconds, default="2s", show_default=True, help="Cost of one, ours."
+)
+@click.option(
+    "--restart",
+    "restart_s",
+    callback=as_seconds,
+    default="12s",
+    show_default=True,
+    help="The same, paper.",
+)
+@click.option(
+    "--warm", "warm_s", callback=as_seconds, default="10s", show_default=True, help="A new node's launcher."
+)
+@click.option(
+    "--save-stall", "stall_s", callback=as_seconds, default="0s", help="What a save costs the training."
+)
+@click.option(
+    "--save-write",
+    "write_s",
+    callback=as_seconds,
+    default="1s",
+    show_default=True,
+    help="Then, until it is durable.",
+)
+@click.option("--until-done", is_flag=True, help="End with the job's last step, not with the recording.")
+@click.option("--plot", type=_FILE, help="Draw nodes, throughput and layout over time into this SVG file.")
+@json_option
+def simulate(
+    *,
+    trace: Path,
+    job: Path,
+    profile: Path | None,
+    policy: str,
+    start_s: float,
+    end_s: float | None,
+    notice_s: float,
+    slots: int,
+    memory: int,
+    price: float | None,
+    on_demand_price: float | None,
+    morph_s: float,
+    restart_s: float,
+    warm_s: float,
+    stall_s: float,
+    write_s: float,
+    until_done: bool,
+    plot: Path | None,
+    as_json: bool,
+) -> int:
+    """Replay a recorded pool on a job, without a manager.
+
+    The manager's own core and planner decide, in virtual time; nodes, agents and steps are simulated.
+    """
+    recording = _part(_recording(trace), start_s, end_s)
+    costs = Costs(morph_s=morph_s, warm_s=warm_s, save_stall_s=stall_s, save_write_s=write_s)
+    machines = Machines(
+        slots=slots, memory_bytes=memory, price=price, on_demand_price=on_demand_price, notice_s=notice_s
+    )
+    policies = _policies(policy, Ours(costs=costs), Paper(costs=replace(costs, morph_s=restart_s)))
+    found = read_job(job)
+    if not isinstance(found, JobOnDisk):
+        return _refuse(found)
+    model, measured = _profile(profile, found)
+    if mistakes := model_mistakes(found.located, model):
+        return _refuse(mistakes)
+    scenario = Scenario(
+        recording=lent(recording, found.spec.nodes.max),
+        spec=found.spec,
+        model=model,
+        profile=measured,
+        machines=machines,
+        stops_when_done=until_done,
+    )
+    compared = compare(scenario, policies)
+    if plot is not None:
+        title = f"{found.spec.name} on {trace.name}"
+        _draw(plot, svg(compared, title=title, batch_size=found.spec.batch_size))
+    if as_json:
+        print_json(document(scenario, compared))
+    else:
+        console().print(view(scenario, compared, trace.name))
+    return 0
+
+
+def _recording(path: Path) -> Recording:
+    return traces.parse(_text(path, "recording"), source=str(path))
+
+
+def _text(path: Path, what: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as err:
+        reason = "not UTF-8" if isinstance(err, UnicodeDecodeError) else (err.strerror or str(err)).lower()
+        raise InvalidInput(f"{path}: the {what} cannot be read: {reason}") from err
+
+
+def _part(recording: Recording, start_s: float, end_s: float | None) -> Recording:
+    """Return the part that was asked for; nodes that are left at the end of a recording stay."""
+    until_s = recording.length_s if end_s is None else end_s
+    if until_s <= start_s:
+        raise InvalidInput(
+            f"the recording lasts {recording.length_s:g} s: seen {start_s:g} s to {until_s:g} s, wanted "
+            "a time to replay; with a later --to its last nodes stay"
+        )
+    return replace(recording, length_s=max(recording.length_s, until_s)).between(start_s, until_s)
+
+
+def _policies(names: str, ours: Ours, paper: Paper) -> tuple[Policy, ...]:
+    policies = tuple(_policy(name.strip(), ours, paper) for name in names.split(","))
+    seen = [policy.name for policy in policies]
+    if len(set(seen)) < len(seen):
+        raise InvalidInput(f"policies: seen {', '.join(seen)}, wanted a name of its own for each")
+    return policies
+
+
+def _policy(name: str, ours: Ours, paper: Paper) -> Policy:
+    if name in (ours.name, paper.name):
+        return ours if name == ours.name else paper
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml", ".json"):
+        raise InvalidInput(f"policy: seen {name!r}, wanted ours, paper, or a .yaml or .json file")
+    found = parse_policy(_text(path, "policy"), source=name, ours=ours, paper=paper)
+    if isinstance(found, tuple):
+        raise InvalidInput("\n".join(map(str, found)))
+    return found
+
+
+def _profile(path: Path | None, job: JobOnDisk) -> tuple[ModelRecord, Profile]:
+    """Return the model with its profile: out of a file, or measured on this machine."""
+    if path is not None:
+        model, profile = _stored(path)
+        return replace(model, num_steps=job.spec.steps or model.num_steps), profile
+    click.echo("measuring the model on this machine", err=True)
+    try:
+        found = measure(job.spec, job.workdir, with_profile=True)
+    except ScriptRefused as err:
+        if err.detail:
+            click.echo(err.detail.rstrip(), err=True)
+        raise
+    assert found.profile is not None
+    return found.model, found.profile
+
+
+def _stored(path: Path) -> tuple[ModelRecord, Profile]:
+    """Read `{"model": ..., "profile": ...}`, the two as canonical JSON."""
+    try:
+        parts = json.loads(_text(path, "profile"))
+        model = canonical.loads(ModelRecord, json.dumps(parts["model"]))
+        profile = canonical.loads(Profile, json.dumps(parts["profile"]))
+    except (ValueError, KeyError, TypeError) as err:
+        raise InvalidInput(f'{path}: seen no profile, wanted JSON with "model" and "profile": {err}') from err
+    except InvalidInput as err:
+        raise InvalidInput(f"{path}: {err}") from err
+    if model.hash() != profile.model_hash:
+        raise InvalidInput(f"{path}: its profile is of another model than the one it holds")
+    return model, profile
+
+
+def _draw(path: Path, picture: str) -> None:
+    try:
+        path.write_text(picture, encoding="utf-8")
+    except OSError as err:
+        raise InvalidInput(f"{path}: the plot cannot be written: {err.strerror}") from err
+
+
+def _refuse(mistakes: tuple[Mistake, ...]) -> int:
+    for mistake in mistakes:
+        click.echo(str(mistake), err=True)
+    return 1
