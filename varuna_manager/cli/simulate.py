@@ -1,6 +1,7 @@
 """`varuna simulate`: what a recorded pool would do to a job."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import click
 
 from varuna_manager import traces
 from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job
-from varuna_manager.cli.options import as_bytes, as_seconds, examples, json_option
+from varuna_manager.cli.options import F, as_bytes, as_seconds, examples, json_option
 from varuna_manager.cli.output import console, print_json
 from varuna_manager.cli.replayed import document, view
 from varuna_manager.cli.scripts import ScriptRefused, measure
@@ -23,7 +24,18 @@ from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import Profile
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
-_POLICIES = "ours,paper"
+
+
+def _duration(flag: str, name: str, default: str | None, help_text: str) -> Callable[[F], F]:
+    return click.option(
+        flag,
+        name,
+        callback=as_seconds,
+        default=default,
+        show_default=default is not None,
+        metavar="DURATION",
+        help=help_text,
+    )
 
 
 @click.command(
@@ -37,45 +49,25 @@ _POLICIES = "ours,paper"
 @click.option("--profile", type=_FILE, help="What its segments cost; without it they are measured here.")
 @click.option(
     "--policy",
-    default=_POLICIES,
+    default="ours,paper",
     show_default=True,
     metavar="LIST",
     help="Who decides, side by side: ours, paper, or files that describe a policy.",
 )
-@click.option("--from", "start_s", callback=as_seconds, default="0s", help="Begin of the part to replay.")
+@_duration("--from", "start_s", "0s", "Begin of the part to replay.")
+@_duration("--to", "end_s", None, "Its end; beyond the recording, the nodes that are left stay.")
+@_duration("--notice", "notice_s", "0s", "How long before its end a node is warned.")
+@click.option("--slots", type=click.IntRange(min=1), default=1, show_default=True, help="Slots of a node.")
 @click.option(
-    "--to", "end_s", callback=as_seconds, help="Its end; beyond the recording, its last nodes stay."
+    "--memory", callback=as_bytes, default="16G", show_default=True, metavar="SIZE", help="Memory of a slot."
 )
-@click.option("--notice", "notice_s", callback=as_seconds, default="0s", help="Warning before a loss.")
-@click.option("--slots", type=click.IntRange(min=1), default=1, show_default=True, help="Of a node.")
-@click.option("--memory", callback=as_bytes, default="16G", show_default=True, help="Of a slot.")
 @click.option("--price", type=click.FloatRange(min=0), help="Dollars per hour of a node.")
-@click.option("--on-demand-price", type=click.FloatRange(min=0), help="The same for one that stays.")
-@click.option(
-    "--morph", "morph_s", callback=as_seconds, default="2s", show_default=True, help="Cost of one, ours."
-)
-@click.option(
-    "--restart",
-    "restart_s",
-    callback=as_seconds,
-    default="12s",
-    show_default=True,
-    help="The same, paper.",
-)
-@click.option(
-    "--warm", "warm_s", callback=as_seconds, default="10s", show_default=True, help="A new node's launcher."
-)
-@click.option(
-    "--save-stall", "stall_s", callback=as_seconds, default="0s", help="What a save costs the training."
-)
-@click.option(
-    "--save-write",
-    "write_s",
-    callback=as_seconds,
-    default="1s",
-    show_default=True,
-    help="Then, until it is durable.",
-)
+@click.option("--on-demand-price", type=click.FloatRange(min=0), help="The same for a node that stays.")
+@_duration("--morph", "morph_s", "2s", "From the order to start to the first step; policy ours.")
+@_duration("--restart", "restart_s", "12s", "The same; policy paper.")
+@_duration("--warm", "warm_s", "8s", "To open the launcher on a new node; policy ours.")
+@_duration("--save-stall", "stall_s", "0s", "How long training stands still for a save.")
+@_duration("--save-write", "write_s", "1s", "From then on until it is durable.")
 @click.option("--until-done", is_flag=True, help="End with the job's last step, not with the recording.")
 @click.option("--plot", type=_FILE, help="Draw nodes, throughput and layout over time into this SVG file.")
 @json_option
@@ -110,7 +102,9 @@ def simulate(
     machines = Machines(
         slots=slots, memory_bytes=memory, price=price, on_demand_price=on_demand_price, notice_s=notice_s
     )
-    policies = _policies(policy, Ours(costs=costs), Paper(costs=replace(costs, morph_s=restart_s)))
+    policies = _policies(
+        policy, Ours(costs=costs), Paper(costs=replace(costs, morph_s=restart_s, warm_s=0.0))
+    )
     found = read_job(job)
     if not isinstance(found, JobOnDisk):
         return _refuse(found)

@@ -16,18 +16,22 @@ def replay_paper(scenario: Scenario, policy: Paper, plans: Plans, batch: BatchSh
     """Return how the policy fares on the recording; `batch` is None if no plan was ever possible."""
     costs = policy.costs
     ledger = Ledger(scenario.model.num_steps)
-    present: set[str] = set()
+    warm_s: dict[str, float] = {}  # of the nodes that are present: from when on they can start
     resume = 0
     changes = scenario.recording.changes
     ends = [change.at_s for change in changes[1:]] + [scenario.recording.length_s]
     end_s = scenario.recording.length_s
     for change, until_s in zip(changes, ends, strict=True):
         resume = _stopped(ledger, change, resume)
-        present = (present - set(change.left)) | set(change.joined)
-        plan = equal_stages(scenario, present, batch, plans) if batch is not None else None
+        for node in change.left:
+            del warm_s[node]
+        warm_s.update(dict.fromkeys(change.joined, change.at_s + costs.warm_s))
+        plan = equal_stages(scenario, warm_s, batch, plans) if batch is not None else None
         ledger.idle(change.at_s, Doing.PARKED if plan is None else Doing.MOVING)
-        start_s = change.at_s + costs.morph_s
-        if plan is None or start_s >= until_s:
+        if plan is None:
+            continue
+        start_s = max(change.at_s, *(warm_s[node] for node in plan.nodes)) + costs.morph_s
+        if start_s >= until_s:
             continue
         stretch = stretch_of(scenario, costs, plan, step=resume, at_s=start_s)
         ledger.begin(stretch, layout=str(plan.layout), num_nodes=len(plan.nodes))

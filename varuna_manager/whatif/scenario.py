@@ -1,7 +1,7 @@
 """What is replayed: a pool, a job, what things cost, and the policies to compare. Records only."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.planner.request import PlannableNode, PlanRequest
@@ -21,7 +21,7 @@ class Costs:
     """Seconds that the planner does not predict."""
 
     morph_s: float = 2.0  # from the order to start until the first step begins, launchers being ready
-    warm_s: float = 10.0  # a new node's launcher
+    warm_s: float = 8.0  # a new node's launcher
     plan_s: float = 0.1
     detect_s: float = 0.3  # from a loss until the peers report it
     save_stall_s: float = 0.0  # training stands still for a save
@@ -101,11 +101,12 @@ class Ours:
 class Paper:
     """As the paper's manager: a restart at every change, from the last checkpoint, with equal stages.
 
-    P divides the number of equal blocks. A checkpoint is taken first where nodes only came.
+    P divides the number of equal blocks. A checkpoint is taken first where nodes only came, and nobody
+    waits for launchers: opening them is a part of the restart.
     """
 
     name: str = "paper"
-    costs: Costs = field(default_factory=lambda: replace(Costs(), morph_s=12.0))
+    costs: Costs = field(default_factory=lambda: Costs(morph_s=12.0, warm_s=0.0, plan_s=0.0, detect_s=0.0))
 
 
 Policy = Ours | Paper

@@ -48,3 +48,10 @@ def test_stages_divide_the_equal_blocks(count: int) -> None:
     assert plan is not None
     assert 6 % plan.layout.stages == 0
     assert len(plan.nodes) <= count
+
+
+def test_a_restart_waits_for_launchers_that_it_does_not_open_itself() -> None:
+    pool = recording(*joins(2), "100,add,x", "200,remove,x", length_s=300.0)
+    course, _ = replayed(scenario(pool), Costs(morph_s=2.0, warm_s=8.0))
+    began = [s.start_s for s in course.spans if s.doing is Doing.TRAINING]
+    assert began == [10.0, 110.0, 202.0]
