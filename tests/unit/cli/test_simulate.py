@@ -42,7 +42,7 @@ def test_programs_read_the_same_figures(capsys: pytest.CaptureFixture[str], tmp_
     assert (ours["policy"], ours["cost"], ours["lost_steps"]) == ("ours", None, 0)
     assert ours["spans"][0] == {
         "start_s": 0.0,
-        "end_s": pytest.approx(12.1),
+        "end_s": pytest.approx(10.1),
         "doing": "moving",
         "layout": "",
         "num_nodes": 0,
