@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import measured, report
+from benchmarks import emulated_accuracy, measured, real_accuracy, report
 from benchmarks.measure import Case
 from benchmarks.options import Options
 from benchmarks.testbed import RankFailed, cleaned_up, machine
@@ -17,7 +17,10 @@ from varuna_runtime.spec.errors import InvalidInput
 
 RESULTS = Path(__file__).parent / "results"
 MEASURED = Path(__file__).parents[1] / "tests" / "data" / "measured"
-CASES: dict[str, Callable[[Options], Case]] = {}
+CASES: dict[str, Callable[[Options], Case]] = {
+    "emulated": emulated_accuracy.case,
+    "real": real_accuracy.case,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

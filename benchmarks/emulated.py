@@ -72,26 +72,29 @@ class _SleepBackward(torch.autograd.Function):
 
 
 class Work(nn.Module):
-    """`(m, width)` -> the same, as if it took `times`."""
+    """`(m, width)` -> the same, as if it took `times`; with `rows`, for so many of them."""
 
-    def __init__(self, times: Times, pace: Pace) -> None:
+    def __init__(self, times: Times, pace: Pace, *, rows: int | None = None, num_weights: int = 1) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1))
-        self.times, self.pace = times, pace
+        self.weight = nn.Parameter(torch.zeros(num_weights))
+        self.times, self.pace, self.rows = times, pace, rows
 
     def forward(self, x: Tensor) -> Tensor:
         """Return about x."""
-        self.pace.sleep(self.times.forward_s)
-        x = _SleepBackward.apply(x, self.times.input_s, self.pace)
-        w = _SleepBackward.apply(self.weight, self.times.weight_s, self.pace)
-        return x + w
+        share = len(x) / self.rows if self.rows else 1.0
+        self.pace.sleep(self.times.forward_s * share)
+        x = _SleepBackward.apply(x, self.times.input_s * share, self.pace)
+        w = _SleepBackward.apply(self.weight, self.times.weight_s * share, self.pace)
+        return x + w.mean()
 
 
 class First(Work):
     """`(m, 1)` -> `(m, width)`: the first stage, where both halves of the backward still take time."""
 
-    def __init__(self, times: Times, pace: Pace, width: int) -> None:
-        super().__init__(times, pace)
+    def __init__(
+        self, times: Times, pace: Pace, width: int, *, rows: int | None = None, num_weights: int = 1
+    ) -> None:
+        super().__init__(times, pace, rows=rows, num_weights=num_weights)
         self.table = nn.Parameter(torch.zeros(1, 1))
         self.width = width
 

@@ -25,13 +25,13 @@ class Rows:
     """A data set of given rows."""
 
     def __init__(self, inputs: Tensor, targets: Tensor) -> None:
-        self._inputs, self._targets = inputs, targets
+        self.inputs, self.targets = inputs, targets
 
     def __len__(self) -> int:
-        return len(self._inputs)
+        return len(self.inputs)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self._inputs[index], self._targets[index]
+        return self.inputs[index], self.targets[index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,26 +69,13 @@ def engine_of(
     optimizer: Callable[[Any], Any] | None = None,
 ) -> RankEngine:
     """Return the engine of one rank; the segments of `modules` are dealt evenly to the stages."""
-    training = Training(
-        model=modules,
-        loss=loss,
-        optimizer=optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.01)),
-        dataset=Rows(inputs, targets),
-        batch_size=len(inputs),
-        steps=1_000_000,
-        shuffle=False,
-    )
+    training = training_of(modules=modules, loss=loss, inputs=inputs, targets=targets, optimizer=optimizer)
     model = cut(training.model)
-    micro_size = len(inputs) // num_micro
-    batch = BatchShape(
-        batch_size=len(inputs),
-        micro_batch_size=micro_size,
-        virtual_replicas=default_virtual_replicas(len(inputs), micro_size, world_size),
-    )
+    batch = batch_of(len(inputs), num_micro, world_size)
     stages = world_size // way.replicas
     plan = Plan(
         layout=Layout(stages=stages, replicas=way.replicas),
-        stages=tuple(_stage(s, stages, model.num_segments, way) for s in range(stages)),
+        stages=stages_of(stages, model.num_segments, way),
         schedule=way.schedule,
         batch=batch,
         placement=tuple(Slot(node=f"n{rank}", index=0) for rank in range(world_size)),
@@ -102,6 +89,41 @@ def engine_of(
         reduce_dtype=way.reduce_dtype,
     )
     return RankEngine(training, settings, model, plan, link)
+
+
+def training_of(
+    *,
+    modules: Callable[[], nn.Module | Sequence[nn.Module]],
+    loss: Callable[[Any, Any], Any],
+    inputs: Tensor,
+    targets: Tensor,
+    optimizer: Callable[[Any], Any] | None = None,
+) -> Training:
+    """Return what a script would give; all rows are one step."""
+    return Training(
+        model=modules,
+        loss=loss,
+        optimizer=optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.01)),
+        dataset=Rows(inputs, targets),
+        batch_size=len(inputs),
+        steps=1_000_000,
+        shuffle=False,
+    )
+
+
+def batch_of(num_rows: int, num_micro: int, world_size: int) -> BatchShape:
+    """Return `num_rows` in micro-batches of num_rows // num_micro, and one of what is left."""
+    micro_size = num_rows // num_micro
+    return BatchShape(
+        batch_size=num_rows,
+        micro_batch_size=micro_size,
+        virtual_replicas=default_virtual_replicas(num_rows, micro_size, world_size),
+    )
+
+
+def stages_of(num_stages: int, num_segments: int, way: Way) -> tuple[Stage, ...]:
+    """Return equal runs of segments."""
+    return tuple(_stage(s, num_stages, num_segments, way) for s in range(num_stages))
 
 
 def _stage(index: int, count: int, num_segments: int, way: Way) -> Stage:

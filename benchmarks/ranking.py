@@ -47,15 +47,25 @@ def max_error(rows: Sequence[Predicted]) -> float:
     return max(abs(row.error) for row in rows)
 
 
-def kendall_tau(rows: Sequence[Predicted]) -> float:
-    """Return (pairs ranked rightly - pairs ranked wrongly) / pairs; 1.0 for fewer than two rows.
+def kendall_tau(rows: Sequence[Predicted], *, same: float = 0.0) -> float:
+    """Return (pairs ranked rightly - pairs ranked wrongly) / pairs; 1.0 where there are none.
 
-    A tie of predictions counts as neither.
+    A tie of predictions counts as neither. Pairs whose measured times differ by no more than the share
+    `same` are no pairs.
     """
-    pairs = list(combinations(rows, 2))
+    pairs = ranked_pairs(rows, same=same)
     if not pairs:
         return 1.0
     return sum(_agreement(a, b) for a, b in pairs) / len(pairs)
+
+
+def ranked_pairs(rows: Sequence[Predicted], *, same: float) -> list[tuple[Predicted, Predicted]]:
+    """Return the pairs whose order the measured times tell."""
+    return [
+        (a, b)
+        for a, b in combinations(rows, 2)
+        if max(a.measured_s, b.measured_s) > min(a.measured_s, b.measured_s) * (1 + same)
+    ]
 
 
 def regret(rows: Sequence[Predicted], num_nodes: int) -> Regret | None:

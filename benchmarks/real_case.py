@@ -48,7 +48,7 @@ def build(place: Place) -> Mapping[str, Runner]:
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     torch.manual_seed(0)
     subject = peers.Subject(
-        modules=_pieces, loss=loss, inputs=inputs, targets=targets, num_micro=MICRO, optimizer=_adamw
+        modules=_pieces, loss=loss, inputs=inputs, targets=targets, num_micro=MICRO, optimizer=adamw
     )
     steps: dict[str, Callable[[], object]] = {ALONE: partial(_alone, _Alone(), inputs, targets)}
     steps |= peers.runners(place, subject, PEERS)
@@ -62,7 +62,7 @@ def build(place: Place) -> Mapping[str, Runner]:
             inputs=inputs,
             targets=targets,
             num_micro=MICRO,
-            optimizer=_adamw,
+            optimizer=adamw,
         ).run_step
     return {name: partial(_quiet, step) for name, step in steps.items()}
 
@@ -77,7 +77,8 @@ def _pieces(count: int) -> list[nn.Module]:
     return [nn.Sequential(*children[a:b]) for a, b in pairwise(cuts)]
 
 
-def _adamw(parameters: object) -> torch.optim.Optimizer:
+def adamw(parameters: object) -> torch.optim.Optimizer:
+    """Return AdamW, parameter by parameter."""
     return torch.optim.AdamW(parameters, lr=1e-4, foreach=False)  # type: ignore[arg-type]  # named or not
 
 
@@ -86,7 +87,7 @@ class _Alone:
 
     def __init__(self) -> None:
         self.model = gpt()
-        self.optimizer = _adamw(self.model.parameters())
+        self.optimizer = adamw(self.model.parameters())
 
 
 def _alone(training: _Alone, inputs: Tensor, targets: Tensor) -> None:
