@@ -1,6 +1,6 @@
 """The real planner, asked once per question of a scenario."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from varuna_manager.planner import PlanRequest, plan
 from varuna_runtime.spec.layout import Infeasible, Plan, Slot
@@ -27,8 +27,8 @@ class Plans:
         return replace(outcome, placement=placement)
 
     def _plan(self, request: PlanRequest) -> Plan | Infeasible:
-        spec = request.spec
-        key = (request.nodes, request.batch, spec.layout, spec.schedule, spec.nodes)
+        rest = tuple(getattr(request, field.name) for field in fields(request) if field.name != "spec")
+        key = (request.spec.layout, rest)  # of the job file, a policy pins the layout only
         if key not in self._known:
             self._known[key] = plan(request).outcome
         return self._known[key]
