@@ -12,6 +12,7 @@ from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import LinkCost
 from varuna_runtime.spec.reduction import owned_nodes, share
 
+OWN_LINK = -1  # in the place of an interface: messages share it with no others
 WEIGHT_BYTES = 4  # weights stay float32 whatever the compute type is
 
 
@@ -38,6 +39,7 @@ class Boundary:
 
     serial_s: float
     latency_s: float
+    late_s: tuple[float, ...] = ()  # see `LinkCost`
 
     @property
     def delay_s(self) -> float:
@@ -54,6 +56,14 @@ class Pipeline:
     boundaries: tuple[Boundary, ...]
     micro_batches: tuple[int, ...]
     agreement_s: float  # tied sums, totals and vote, after the last reduction and before the optimizer
+    compute_factor: tuple[float, ...] = ()  # see `Profile`
+    interfaces: tuple[tuple[int, int], ...] = ()
+    """By rank, what its activations and its gradients leave its node by; empty where nothing is shared."""
+
+    @property
+    def has_jitter(self) -> bool:
+        """True where luck makes a difference."""
+        return bool(self.compute_factor) or any(boundary.late_s for boundary in self.boundaries)
 
 
 @lru_cache(maxsize=4096)

@@ -18,6 +18,12 @@ def most_in_flight(kind: ScheduleKind, *, stages_left: int, num_micro: int) -> i
     return num_micro
 
 
+def in_flight_cap(kind: ScheduleKind, *, stages_left: int, num_micro: int, in_flight: int) -> int:
+    """Return the most micro-batches a stage holds; `in_flight` 0 means what the kind has by nature."""
+    natural = most_in_flight(kind, stages_left=stages_left, num_micro=num_micro)
+    return min(in_flight, natural) if in_flight else natural
+
+
 def most_pending(kind: ScheduleKind, *, num_stages: int, num_micro: int) -> int:
     """Return the most micro-batches whose W a stage owes after their I; 0 where the backward is whole.
 
@@ -38,9 +44,7 @@ def program(
     a forward may deviate. Work-conserving: backward > recompute whose gradient is here > forward > recompute
     ahead of it. Zero-bubble: the same with the backward split, W last, or first when too many are owed.
     """
-    left = num_stages - stage
-    natural = most_in_flight(kind, stages_left=left, num_micro=num_micro)
-    cap = min(in_flight, natural) if in_flight else natural
+    cap = in_flight_cap(kind, stages_left=num_stages - stage, num_micro=num_micro, in_flight=in_flight)
     return Program(
         stage=stage,
         num_stages=num_stages,
@@ -93,7 +97,7 @@ def _listed(
     if kind in (ScheduleKind.WORK_CONSERVING, ScheduleKind.ZERO_BUBBLE):
         return None
     if kind is ScheduleKind.VARUNA:
-        return _capped(_unit_time_lists(num_stages, num_micro)[stage], cap, recompute)
+        return _capped(unit_time_lists(num_stages, num_micro)[stage], cap, recompute)
     return _one_for_one(num_micro, cap, recompute)
 
 
@@ -115,8 +119,8 @@ def _capped(backwards: Sequence[tuple[int, int]], cap: int, recompute: bool) -> 
 
 
 @lru_cache(maxsize=64)
-def _unit_time_lists(num_stages: int, num_micro: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Run the rule in lock-step; return how many forwards each stage does before each R and before each B.
+def unit_time_lists(num_stages: int, num_micro: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Run Varuna's rule in lock-step; return how many forwards each stage does before each R and each B.
 
     F and R take one unit, B two: after the first a gradient is at the stage before, which may then recompute.
     Messages take no time. Each unit a stage does the first it can of: the rest of B, B, R, F.

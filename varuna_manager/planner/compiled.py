@@ -1,0 +1,205 @@
+"""A group of replicas as arrays, and numba's compilation of what runs them, imported when first wanted."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from varuna_manager.planner import kernel
+from varuna_manager.planner.event_loop import durations, refuse_deadlock
+from varuna_manager.planner.groups import Group
+from varuna_manager.planner.kernel import (
+    BY_RULE,
+    DEVIATES,
+    LISTED,
+    NUM_MICRO,
+    PENDING,
+    RECOMPUTES,
+    Floats,
+    Ints,
+)
+from varuna_manager.planner.luck import drawn, luck
+from varuna_manager.planner.pipeline import OWN_LINK, Pipeline
+from varuna_runtime.spec.layout import ScheduleKind
+from varuna_runtime.spec.programs import in_flight_cap, most_pending, unit_time_lists
+from varuna_runtime.spec.schedule import choose
+
+Kernel = Callable[..., None]  # of all fields of a task, then the two arrays it fills
+
+
+class Task(NamedTuple):
+    """A group of replicas, as the arguments of a kernel. Ranks go replica by replica."""
+
+    num_stages: int
+    rule: int
+    seed: int
+    num_wires: int  # two of each rank, then the shared ones
+    ranks: Ints
+    seconds: Floats  # by rank and kind of op
+    listed: Ints  # by micro-batch, rank, R or B: forwards before it whatever the cap; empty: all
+    paths: Ints  # by rank and direction
+    delays: Floats  # by rank and direction
+    late: Floats  # rows of quantiles
+    factor: Floats  # empty: no luck
+
+
+PARTS: tuple[Any, ...] = (
+    choose,
+    luck,
+    drawn,
+    kernel.took,
+    kernel.finish,
+    kernel.direction,
+    kernel.next_message,
+    kernel.send,
+    kernel.look,
+    kernel.tournament,
+    kernel.replay,
+    kernel.advance,
+    kernel.static,
+    kernel.dynamic,
+)
+"""All that is compiled, callees first."""
+
+RULES = {
+    ScheduleKind.GPIPE: LISTED,
+    ScheduleKind.ONE_F_ONE_B: LISTED,
+    ScheduleKind.EAGER: LISTED,
+    ScheduleKind.VARUNA: DEVIATES,
+    ScheduleKind.WORK_CONSERVING: BY_RULE,
+    ScheduleKind.ZERO_BUBBLE: BY_RULE,
+}
+
+
+def ends(candidate: Pipeline, group: Group) -> list[float]:
+    """Return when each rank of a group ends its last op, equal to what `event_loop` gives.
+
+    Raises ValueError on a deadlock, and ImportError where numba is missing.
+    """
+    task = task_of(candidate, group)
+    is_static = task.rule == LISTED and len(group.micro_batches) == 1 and not group.wires
+    free_s, ran = np.zeros(len(task.ranks)), np.zeros(len(task.ranks), np.int64)
+    static, dynamic = kernels()
+    (static if is_static else dynamic)(*task, free_s, ran)
+    per_micro = 2 + task.ranks[:, RECOMPUTES] + (task.ranks[:, PENDING] > 0)
+    refuse_deadlock(np.flatnonzero(ran < task.ranks[:, NUM_MICRO] * per_micro).tolist())
+    return free_s.tolist()
+
+
+@lru_cache(maxsize=1)
+def kernels() -> tuple[Kernel, Kernel]:
+    """Return the compiled `static` and `dynamic`; the first call costs an import, and once a compilation.
+
+    The ready-rule and all that the kernels call become part of them, wherever it stands: so the key of the
+    cache on disk is a digest of all of them, where numba alone would look at the date of one file.
+    """
+    import numba
+    from numba.extending import register_jitable
+
+    for part in PARTS:
+        register_jitable(forceinline=True)(part)
+    digest = _digest()
+    return _cached(numba, kernel.static, digest), _cached(numba, kernel.dynamic, digest)
+
+
+def _cached(numba: Any, loop: Kernel, digest: str) -> Kernel:
+    def run(*arguments: Any) -> None:
+        _ = digest  # what a function encloses is part of numba's key
+        loop(*arguments)
+
+    try:
+        compiled: Kernel = numba.njit(cache=True)(run)
+    except RuntimeError:  # no folder can be written: compile for this process alone
+        compiled = numba.njit(run)
+    return compiled
+
+
+def _digest() -> str:
+    parts = (
+        (f.__name__, f.__code__.co_code.hex(), repr(f.__code__.co_consts), f.__code__.co_names) for f in PARTS
+    )
+    return sha256(repr(tuple(parts)).encode()).hexdigest()
+
+
+def task_of(candidate: Pipeline, group: Group) -> Task:
+    """Return a group of a candidate's replicas as arrays."""
+    num_stages, replicas = len(candidate.stages), len(group.micro_batches)
+    has_luck = group.seed is not None
+    ranks = [
+        _rows(candidate, *replica) for replica in zip(group.micro_batches, group.first_micros, strict=True)
+    ]
+    seconds = [list(durations(stage).values()) for stage in candidate.stages]
+    late = sorted({boundary.late_s for boundary in candidate.boundaries if has_luck and boundary.late_s})
+    return Task(
+        num_stages=num_stages,
+        rule=RULES[candidate.schedule],
+        seed=group.seed or 0,
+        num_wires=2 * num_stages * replicas + 1 + max((max(pair) for pair in group.wires), default=OWN_LINK),
+        ranks=np.array(ranks, np.int64).reshape(num_stages * replicas, -1),
+        seconds=np.array(seconds * replicas),
+        listed=_listed(candidate, group),
+        paths=_paths(candidate, group, late),
+        delays=np.array(_delays(candidate) * replicas),
+        late=_padded(late),
+        factor=np.array(candidate.compute_factor if has_luck else (), np.float64),
+    )
+
+
+def _rows(candidate: Pipeline, num_micro: int, first_micro: int) -> list[tuple[int, ...]]:
+    """Return what `kernel` wants to know of each stage of a replica, as `spec.programs` has it."""
+    kind, num_stages = candidate.schedule, len(candidate.stages)
+    pending = most_pending(kind, num_stages=num_stages, num_micro=num_micro)
+    rows: list[tuple[int, ...]] = []
+    for s, stage in enumerate(candidate.stages):
+        cap = in_flight_cap(kind, stages_left=num_stages - s, num_micro=num_micro, in_flight=stage.in_flight)
+        rows.append((num_micro, cap, pending, int(stage.recompute), first_micro))
+    return rows
+
+
+def _listed(candidate: Pipeline, group: Group) -> Ints:
+    if candidate.schedule is not ScheduleKind.VARUNA:
+        return np.zeros((0, 0, 2), np.int64)
+    num_stages, most = len(candidate.stages), max(group.micro_batches)
+    listed = np.zeros((most, num_stages * len(group.micro_batches), 2), np.int64)
+    for replica, num_micro in enumerate(group.micro_batches):
+        at = replica * num_stages
+        listed[:num_micro, at : at + num_stages] = _unit_time(num_stages, num_micro)
+    return listed
+
+
+@lru_cache(maxsize=64)
+def _unit_time(num_stages: int, num_micro: int) -> Ints:
+    return np.array(unit_time_lists(num_stages, num_micro), np.int64).transpose(1, 0, 2)
+
+
+def _paths(candidate: Pipeline, group: Group, late: list[tuple[float, ...]]) -> Ints:
+    """Return the wire of each rank's messages, their row of `late`, and the number of its quantiles."""
+    num_stages = len(candidate.stages)
+    num_ranks = num_stages * len(group.micro_batches)
+    paths = np.zeros((num_ranks, 2, 3), np.int64)
+    paths[:, :, kernel.WIRE] = np.arange(2 * num_ranks).reshape(-1, 2)
+    if group.wires:
+        wires = np.array(group.wires, np.int64)
+        paths[:, :, kernel.WIRE] = np.where(
+            wires == OWN_LINK, paths[:, :, kernel.WIRE], 2 * num_ranks + wires
+        )
+    for s, boundary in enumerate(candidate.boundaries):
+        if late and boundary.late_s:
+            entry = late.index(boundary.late_s), len(boundary.late_s)
+            paths[s::num_stages, kernel.DOWN, 1:] = paths[s + 1 :: num_stages, kernel.UP, 1:] = entry
+    return paths
+
+
+def _delays(candidate: Pipeline) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+    """Return what messages of each stage take, down and up."""
+    of = [(0.0, 0.0), *((b.serial_s, b.latency_s) for b in candidate.boundaries), (0.0, 0.0)]
+    return list(zip(of[1:], of[:-1], strict=True))
+
+
+def _padded(rows: list[tuple[float, ...]]) -> Floats:
+    table = np.zeros((len(rows), max(map(len, rows), default=0)))
+    for at, row in enumerate(rows):
+        table[at, : len(row)] = row
+    return table

@@ -1,0 +1,96 @@
+"""Which replicas of a candidate must be simulated together, and which need not be simulated at all."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from varuna_manager.planner.pipeline import OWN_LINK, Pipeline
+
+Wires = tuple[int, int]  # of a rank's activations and of its gradients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Replicas that share interfaces, or one alone; equal groups take equally long."""
+
+    micro_batches: tuple[int, ...]  # of each replica
+    first_micros: tuple[int, ...]  # of each replica, in the step: what luck depends on
+    wires: tuple[
+        Wires, ...
+    ] = ()  # of each rank, replica by replica; empty: each message on a link of its own
+    seed: int | None = None
+
+    @property
+    def num_micro(self) -> int:
+        """Micro-batches of all replicas."""
+        return sum(self.micro_batches)
+
+    def wires_of(self, rank: int) -> Wires:
+        """Return the interfaces of a rank's activations and gradients."""
+        return self.wires[rank] if self.wires else (OWN_LINK, OWN_LINK)
+
+
+def groups(candidate: Pipeline, seed: int | None = None) -> tuple[Group, ...]:
+    """Return the distinct groups; without luck, replicas with as many micro-batches are alike."""
+    if not candidate.has_jitter:
+        seed = None
+    if seed is None and not candidate.interfaces:
+        return tuple(alone(num_micro) for num_micro in sorted(set(candidate.micro_batches)))
+    found = (_group(candidate, members, seed) for members in _joined(candidate))
+    return tuple(dict.fromkeys(found))
+
+
+def alone(num_micro: int) -> Group:
+    """Return the group of one replica without luck."""
+    return Group(micro_batches=(num_micro,), first_micros=(0,))
+
+
+def whole(candidate: Pipeline, seed: int | None = None) -> Group:
+    """Return all replicas as one group."""
+    return _group(
+        candidate, list(range(len(candidate.micro_batches))), seed if candidate.has_jitter else None
+    )
+
+
+def _group(candidate: Pipeline, members: list[int], seed: int | None) -> Group:
+    shares = candidate.micro_batches
+    stages = len(candidate.stages)
+    wires = candidate.interfaces and tuple(
+        candidate.interfaces[replica * stages + stage] for replica in members for stage in range(stages)
+    )
+    first = (sum(shares[:replica]) for replica in members)
+    return Group(
+        micro_batches=tuple(shares[replica] for replica in members),
+        first_micros=(0,) * len(members) if seed is None else tuple(first),
+        wires=_renumbered(wires),
+        seed=seed,
+    )
+
+
+def _renumbered(wires: tuple[Wires, ...]) -> tuple[Wires, ...]:
+    """Number the interfaces as they come, and leave out those that only one kind of message uses."""
+    used = Counter(wire for pair in wires for wire in pair)
+    names: dict[int, int] = {}
+    for pair in wires:
+        for wire in pair:
+            if wire != OWN_LINK and used[wire] > 1:
+                names.setdefault(wire, len(names))
+    if not names:
+        return ()
+    return tuple((names.get(down, OWN_LINK), names.get(up, OWN_LINK)) for down, up in wires)
+
+
+def _joined(candidate: Pipeline) -> list[list[int]]:
+    """Return the replicas that share interfaces with one another, directly or through others."""
+    stages = len(candidate.stages)
+    joined = [[replica] for replica in range(len(candidate.micro_batches))]
+    at: dict[int, int] = {}  # the replica that was first on an interface
+    for rank, pair in enumerate(candidate.interfaces):
+        for wire in pair:
+            if wire == OWN_LINK:
+                continue
+            first, second = joined[at.setdefault(wire, rank // stages)], joined[rank // stages]
+            if first is not second:
+                first += second
+                for replica in second:
+                    joined[replica] = first
+    return [sorted(members) for replica, members in enumerate(joined) if min(members) == replica]

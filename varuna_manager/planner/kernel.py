@@ -1,0 +1,323 @@
+"""The event loop and the recurrence of static lists over arrays, for numba to compile; called by `compiled`.
+
+Both do exactly what `event_loop` does: the ready-rule and the luck are the same function objects, sums and
+maxima are taken in the same order. Functions take plain arrays, as those of a tuple are counted at each use.
+Times of messages are by direction, micro-batch, rank, in rows of odd length: a power of two would put what a
+stage reads next on the same lines of the cache.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from varuna_manager.planner.luck import ACTIVATION, drawn, luck
+from varuna_runtime.spec.schedule import BACKWARD, FORWARD, INPUT, NO_LIST, RECOMPUTE, WAIT, WEIGHT, choose
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+DOWN, UP = 0, 1  # activations, gradients
+NUM_MICRO, IN_FLIGHT, PENDING, RECOMPUTES, FIRST_MICRO = range(5)  # columns of `ranks`
+WIRE, LATE_ROW, NUM_LATE = range(3)  # of `paths`
+SERIAL_S, LATENCY_S = range(2)  # of `delays`
+COME, SENT, FORWARDS, RECOMPUTED, BACKWARDS, WEIGHTS = 0, 2, 4, 5, 6, 7  # of `state`; the first two DOWN, UP
+BY_RULE, LISTED, DEVIATES = range(3)
+
+
+def static(
+    num_stages: int,
+    rule: int,
+    seed: int,
+    num_wires: int,
+    ranks: Ints,
+    seconds: Floats,
+    listed: Ints,
+    paths: Ints,
+    delays: Floats,
+    late: Floats,
+    factor: Floats,
+    free_s: Floats,
+    ran: Ints,
+) -> None:
+    """Run one replica whose lists nothing deviates from; see `dynamic`.
+
+    Each op starts at the later of its stage's last end and its message: stages take turns, down and up the
+    pipeline, each as far as the messages that were sent lead it.
+    """
+    num_micro = ranks[0, NUM_MICRO]
+    arrivals = np.zeros((2, num_micro, num_stages | 1))
+    state = np.zeros((num_stages, 8), np.int64)
+    state[0, SENT + DOWN] = num_micro
+    wire_s = np.zeros(num_wires)
+    moved = 1
+    while moved > 0:
+        moved = 0
+        for at in range(2 * num_stages):
+            stage = min(at, 2 * num_stages - 1 - at)
+            done = advance(
+                stage,
+                num_stages,
+                seed,
+                ranks,
+                seconds,
+                paths,
+                delays,
+                late,
+                factor,
+                state,
+                arrivals,
+                wire_s,
+                free_s,
+            )
+            ran[stage] += done
+            moved += done
+
+
+def advance(
+    stage: int,
+    num_stages: int,
+    seed: int,
+    ranks: Ints,
+    seconds: Floats,
+    paths: Ints,
+    delays: Floats,
+    late: Floats,
+    factor: Floats,
+    state: Ints,
+    arrivals: Floats,
+    wire_s: Floats,
+    free_s: Floats,
+) -> int:
+    """Run the list of one stage until a message is missing; return the number of ops."""
+    num_micro, cap, recompute = ranks[stage, NUM_MICRO], ranks[stage, IN_FLIGHT], ranks[stage, RECOMPUTES]
+    now_s, done = free_s[stage], 0
+    while state[stage, BACKWARDS] < num_micro:
+        forwards, backwards = state[stage, FORWARDS], state[stage, BACKWARDS]
+        if forwards < min(num_micro, backwards + cap):
+            if forwards >= state[stage, SENT + DOWN]:
+                break
+            now_s = max(now_s, arrivals[DOWN, forwards, stage])
+            kind = FORWARD
+        elif recompute != 0 and state[stage, RECOMPUTED] == backwards:
+            kind = RECOMPUTE
+        else:
+            if backwards >= state[stage, SENT + UP]:
+                break
+            now_s = max(now_s, arrivals[UP, backwards, stage])
+            kind = BACKWARD
+        micro = finish(stage, kind, state)
+        now_s += took(seconds[stage, kind], factor, seed, stage, ranks[stage, FIRST_MICRO] + micro, kind)
+        done += 1
+        if kind == FORWARD and stage + 1 == num_stages:
+            state[stage, SENT + UP] += 1
+        elif kind == FORWARD:
+            send(stage, DOWN, now_s, num_stages, seed, ranks, paths, delays, late, state, arrivals, wire_s)
+        elif kind == BACKWARD and stage > 0:
+            send(stage, UP, now_s, num_stages, seed, ranks, paths, delays, late, state, arrivals, wire_s)
+    free_s[stage] = now_s
+    return done
+
+
+def dynamic(
+    num_stages: int,
+    rule: int,
+    seed: int,
+    num_wires: int,
+    ranks: Ints,
+    seconds: Floats,
+    listed: Ints,
+    paths: Ints,
+    delays: Floats,
+    late: Floats,
+    factor: Floats,
+    free_s: Floats,
+    ran: Ints,
+) -> None:
+    """Run a group by events; `free_s` gets the ends, `ran` the numbers of ops.
+
+    A tournament keeps the next event: leaves from 0 are messages to hand over to a shared wire, from `looks`
+    on the looks of the stages, so that equal times come in that order and then by rank.
+    """
+    num_ranks = len(ranks)
+    looks = num_ranks if num_wires > 2 * num_ranks else 0
+    arrivals = np.empty((2, ranks[:, NUM_MICRO].max(), num_ranks | 1))
+    state = np.zeros((num_ranks, 8), np.int64)
+    state[::num_stages, COME + DOWN] = ranks[::num_stages, NUM_MICRO]
+    wire_s, sending = np.zeros(num_wires), np.zeros(num_ranks, np.int64)
+    due_s, tree = tournament(looks, num_ranks)
+    while due_s[tree[1]] < np.inf:
+        leaf = tree[1]
+        now_s = due_s[leaf]
+        rank, which = leaf - looks, -1
+        if leaf < looks:
+            rank, which = leaf, sending[leaf]
+            due_s[leaf] = np.inf
+        else:
+            kind = look(rank, now_s, num_stages, rule, ranks, listed, state, arrivals)
+            if kind == WAIT:
+                due_s[leaf] = next_message(rank, state, arrivals)
+            else:
+                micro = finish(rank, kind, state)
+                micro += ranks[rank, FIRST_MICRO]
+                now_s += took(seconds[rank, kind], factor, seed, rank % num_stages, micro, kind)
+                free_s[rank] = due_s[leaf] = now_s
+                ran[rank] += 1
+                which = direction(rank, kind, num_stages, state)
+                if which >= 0 and paths[rank, which, WIRE] >= 2 * num_ranks:
+                    due_s[rank], sending[rank], which = now_s, which, -1
+                    replay(rank, due_s, tree)
+        replay(leaf, due_s, tree)
+        if which >= 0:
+            at_s = send(
+                rank, which, now_s, num_stages, seed, ranks, paths, delays, late, state, arrivals, wire_s
+            )
+            target = rank + 1 if which == DOWN else rank - 1
+            at_s = max(at_s, free_s[target])
+            if at_s < due_s[looks + target]:
+                due_s[looks + target] = at_s
+                replay(looks + target, due_s, tree)
+
+
+def tournament(looks: int, num_ranks: int) -> tuple[Floats, Ints]:
+    """Return the times of all leaves, looks at 0, and the tree of their winners."""
+    size = 2
+    while size < looks + num_ranks:
+        size *= 2
+    due_s = np.full(size, np.inf)
+    due_s[looks : looks + num_ranks] = 0.0
+    tree = np.empty(2 * size, np.int64)
+    tree[size:] = np.arange(size)
+    for node in range(size - 1, 0, -1):
+        left, right = tree[2 * node], tree[2 * node + 1]
+        tree[node] = left if due_s[left] <= due_s[right] else right
+    return due_s, tree
+
+
+def replay(leaf: int, due_s: Floats, tree: Ints) -> None:
+    """Settle the games of a leaf whose time changed."""
+    node = (len(due_s) + leaf) >> 1
+    while node > 0:
+        left, right = tree[2 * node], tree[2 * node + 1]
+        winner = left if due_s[left] <= due_s[right] else right
+        if winner == tree[node] and winner != leaf:
+            return
+        tree[node] = winner
+        node >>= 1
+
+
+def look(
+    rank: int,
+    now_s: float,
+    num_stages: int,
+    rule: int,
+    ranks: Ints,
+    listed: Ints,
+    state: Ints,
+    arrivals: Floats,
+) -> int:
+    """Take in what has come, and return the kind of the op to start."""
+    for which in (DOWN, UP):
+        come = state[rank, COME + which]
+        while come < state[rank, SENT + which] and arrivals[which, come, rank] <= now_s:
+            come += 1
+        state[rank, COME + which] = come
+    forwards, recomputes = state[rank, FORWARDS], state[rank, RECOMPUTED]
+    backwards, gradients = state[rank, BACKWARDS], state[rank, COME + UP]
+    if (rank + 1) % num_stages == 0:
+        gradients = forwards  # a forward of the last stage brings its own
+    num_micro, cap = ranks[rank, NUM_MICRO], ranks[rank, IN_FLIGHT]
+    recompute = ranks[rank, RECOMPUTES] != 0
+    head_forwards, head = NO_LIST, WAIT
+    if rule != BY_RULE and backwards == num_micro:
+        head_forwards = num_micro + 1
+    elif rule != BY_RULE:
+        head = RECOMPUTE if recompute and recomputes == backwards else BACKWARD
+        head_forwards = num_micro
+        if len(listed) > 0:
+            head_forwards = listed[backwards, rank, 0 if head == RECOMPUTE else 1]
+        head_forwards = min(head_forwards, backwards + cap)
+    return choose(
+        num_micro,
+        cap,
+        ranks[rank, PENDING],
+        recompute,
+        rule == DEVIATES,
+        state[rank, COME + DOWN],
+        gradients,
+        forwards,
+        recomputes,
+        backwards,
+        state[rank, WEIGHTS],
+        head_forwards,
+        head,
+        backwards,
+    )
+
+
+def finish(rank: int, kind: int, state: Ints) -> int:
+    """Count an op, and return its micro-batch."""
+    column = BACKWARDS
+    if kind == FORWARD:
+        column = FORWARDS
+    elif kind == RECOMPUTE:
+        column = RECOMPUTED
+    elif kind == WEIGHT:
+        column = WEIGHTS
+    micro: int = state[rank, column]
+    state[rank, column] = micro + 1
+    return micro
+
+
+def took(seconds: float, factor: Floats, seed: int, stage: int, micro: int, kind: int) -> float:
+    """Return the seconds of an op; without factors there is no luck."""
+    if len(factor) == 0:
+        return seconds
+    return seconds * drawn(factor, luck(seed, stage, micro, kind))
+
+
+def direction(rank: int, kind: int, num_stages: int, state: Ints) -> int:
+    """Return where an op's message goes, -1 where there is none."""
+    stage = rank % num_stages
+    if kind == FORWARD:
+        return DOWN if stage + 1 < num_stages else -1
+    return UP if kind in (BACKWARD, INPUT) and stage > 0 else -1
+
+
+def next_message(rank: int, state: Ints, arrivals: Floats) -> float:
+    """Return when the next message comes to a stage, infinity if none was sent yet."""
+    at_s: float = np.inf
+    for which in (DOWN, UP):
+        come = state[rank, COME + which]
+        if come < state[rank, SENT + which]:
+            at_s = min(at_s, arrivals[which, come, rank])
+    return at_s
+
+
+def send(
+    rank: int,
+    which: int,
+    now_s: float,
+    num_stages: int,
+    seed: int,
+    ranks: Ints,
+    paths: Ints,
+    delays: Floats,
+    late: Floats,
+    state: Ints,
+    arrivals: Floats,
+    wire_s: Floats,
+) -> float:
+    """Hand over a message, and return when it arrives."""
+    target = rank + 1 if which == DOWN else rank - 1
+    micro, wire = state[target, SENT + which], paths[rank, which, WIRE]
+    wire_s[wire] = max(wire_s[wire], now_s) + delays[rank, which, SERIAL_S]
+    at_s: float = wire_s[wire] + delays[rank, which, LATENCY_S]
+    num_late = paths[rank, which, NUM_LATE]
+    if num_late > 0:
+        boundary = rank % num_stages - which
+        bits = luck(seed, boundary, ranks[rank, FIRST_MICRO] + micro, ACTIVATION + which)
+        at_s += drawn(late[paths[rank, which, LATE_ROW], :num_late], bits)
+        if micro > 0:
+            at_s = max(at_s, arrivals[which, micro - 1, target])
+    arrivals[which, micro, target] = at_s
+    state[target, SENT + which] = micro + 1
+    return at_s
