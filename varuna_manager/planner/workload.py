@@ -1,11 +1,13 @@
 """The model's costs at one micro-batch size, as prefix sums: any run of segments is one subtraction."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from varuna_runtime.spec.profile import LinkCost, Profile, SegmentProfile
+from varuna_runtime.spec.profile import LinkCost, Profile, SegmentCost, SegmentProfile
 
 Floats = NDArray[np.float64]
 
@@ -18,10 +20,14 @@ class Workload:
     measured_size: int  # micro-batch size the costs were measured at; scaled from there when it differs
     forward_s: Floats
     backward_s: Floats
+    recompute_s: Floats
+    input_s: Floats  # the part of the backward before the gradients of the inputs leave, where it is split
     saved_bytes: Floats
+    owed_bytes: Floats  # of a micro-batch between I and W
     param_bytes: Floats
     optimizer_bytes: Floats  # on the device, of all replicas together where they share it
     is_optimizer_sharded: bool
+    peaks: "Peaks"
     boundary_bytes: Floats  # not a sum: what enters a stage that starts at i; 0 behind the last segment
     optimizer_step_s_per_byte: float
     same_node: LinkCost
@@ -38,6 +44,17 @@ class Workload:
         return self.forward_s + self.backward_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Peaks:
+    """Most bytes alive while one micro-batch runs; not sums: `peak[i, k]` is of the stage [i, k)."""
+
+    whole: Floats  # forward and backward: what earlier segments keep, and the workspace of the running one
+    split: Floats  # the same where the first I of a start is tried
+    replayed: Floats  # a forward that keeps nothing: two neighbours' graphs at a time
+    step: Floats  # an optimizer step, beside its state
+    scratch: Floats  # for norms, all the time
+
+
 def workload(
     profile: Profile, micro_batch_size: int, *, shard_optimizer: bool = False, offload_optimizer: bool = False
 ) -> Workload:
@@ -48,18 +65,22 @@ def workload(
     is_elsewhere = offload_optimizer and profile.device_kind.startswith("cuda")
     measured = _nearest(profile, micro_batch_size)
     scale = micro_batch_size / measured.micro_batch_size
-    costs = measured.segments
-    boundaries = [measured.input_bytes, *(cost.output_bytes for cost in costs[:-1])]
+    costs = [_scaled(cost, scale) for cost in measured.segments]
+    boundaries = [measured.input_bytes * scale, *(cost.output_bytes for cost in costs[:-1])]
     return Workload(
         micro_batch_size=micro_batch_size,
         measured_size=measured.micro_batch_size,
-        forward_s=_prefix([cost.forward_s * scale for cost in costs]),
-        backward_s=_prefix([cost.backward_s * scale for cost in costs]),
-        saved_bytes=_prefix([cost.saved_bytes * scale for cost in costs]),
+        forward_s=_prefix([cost.forward_s for cost in costs]),
+        backward_s=_prefix([cost.backward_s for cost in costs]),
+        recompute_s=_prefix([_or(cost.recompute_s, cost.forward_s) for cost in costs]),
+        input_s=_prefix([_or(cost.input_s, cost.backward_s / 2) for cost in costs]),
+        saved_bytes=_prefix([cost.saved_bytes for cost in costs]),
+        owed_bytes=_prefix([_or(cost.owed_bytes, cost.saved_bytes) for cost in costs]),
         param_bytes=_prefix([cost.param_bytes for cost in costs]),
         optimizer_bytes=_prefix([0 if is_elsewhere else cost.optimizer_bytes for cost in costs]),
+        peaks=_peaks(costs),
         is_optimizer_sharded=shard_optimizer,
-        boundary_bytes=np.array([*(size * scale for size in boundaries), 0.0]),
+        boundary_bytes=np.array([*boundaries, 0.0]),
         optimizer_step_s_per_byte=profile.optimizer_step_s_per_byte,
         same_node=profile.same_node,
         cross_node=profile.cross_node,
@@ -78,5 +99,57 @@ def _nearest(profile: Profile, micro_batch_size: int) -> SegmentProfile:
     )
 
 
-def _prefix(values: list[float]) -> Floats:
+def _scaled(cost: SegmentCost, scale: float) -> SegmentCost:
+    """Return the cost at `scale` times the micro-batch; parameters and their gradients stay as they are."""
+    if scale == 1:
+        return cost
+    return replace(
+        cost,
+        forward_s=cost.forward_s * scale,
+        backward_s=cost.backward_s * scale,
+        recompute_s=None if cost.recompute_s is None else cost.recompute_s * scale,
+        input_s=None if cost.input_s is None else cost.input_s * scale,
+        output_bytes=math.ceil(cost.output_bytes * scale),
+        saved_bytes=math.ceil(cost.saved_bytes * scale),
+        owed_bytes=None if cost.owed_bytes is None else math.ceil(cost.owed_bytes * scale),
+        workspace_bytes=_grown(cost.workspace_bytes, cost.param_bytes, scale),
+        split_workspace_bytes=_grown(cost.split_workspace_bytes, 3 * cost.param_bytes, scale),
+    )
+
+
+def _grown(workspace_bytes: int, gradient_bytes: int, scale: float) -> int:
+    fixed = min(workspace_bytes, gradient_bytes)
+    return fixed + math.ceil((workspace_bytes - fixed) * scale)
+
+
+def _peaks(costs: Sequence[SegmentCost]) -> Peaks:
+    saved = np.array([cost.saved_bytes for cost in costs], dtype=float)
+    workspace = np.array([cost.workspace_bytes for cost in costs], dtype=float)
+    split = np.array([cost.split_workspace_bytes for cost in costs], dtype=float)
+    before = _prefix(saved.tolist())
+    neighbours = saved + np.concatenate(([0.0], saved[:-1]))
+    return Peaks(
+        whole=_most(before[1:] + workspace, before),
+        split=_most(before[1:] + np.maximum(split, workspace), before),
+        replayed=np.maximum(np.append(saved, 0.0)[:, None], np.roll(_most(neighbours), -1, axis=0)),
+        step=_most(np.array([cost.step_bytes for cost in costs], dtype=float)),
+        scratch=_most(np.array([cost.scratch_bytes for cost in costs], dtype=float)),
+    )
+
+
+def _most(values: Floats, before: Floats | None = None) -> Floats:
+    """Return for every run [i, k) the largest of its values, less `before[i]`; 0 where it is empty."""
+    size = len(values)
+    first, at = np.ogrid[:size, :size]
+    runs = np.maximum.accumulate(np.where(at >= first, values, -np.inf), axis=1)
+    table = np.zeros((size + 1, size + 1))
+    table[:-1, 1:] = np.where(at >= first, runs - (0.0 if before is None else before[:-1, None]), 0.0)
+    return table
+
+
+def _or(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
+
+
+def _prefix(values: Sequence[float]) -> Floats:
     return np.concatenate(([0.0], np.cumsum(values)))

@@ -22,6 +22,7 @@ class SegmentCost:
     workspace_bytes: int = 0  # most alive in the middle of an op, beyond what was there and what F keeps
     split_workspace_bytes: int = 0  # the same where the backward is split and its first pass is tried
     owed_bytes: int | None = None  # kept between I and W; None: saved_bytes
+    scratch_bytes: int = 0  # kept from step to step for the norm of its gradients
     step_bytes: int = 0  # most alive in the middle of an optimizer step, beyond its state
 
 

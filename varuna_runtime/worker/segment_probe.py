@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from varuna_runtime.spec.profile import SegmentCost
+from varuna_runtime.worker.accumulate import BLOCK
 from varuna_runtime.worker.build import BuiltStage
 from varuna_runtime.worker.memory_probe import SavedBytes, num_bytes, taken
 from varuna_runtime.worker.samples import is_settled
@@ -60,6 +61,7 @@ class OptimizerCost:
     step_s: float
     state_bytes: int
     step_bytes: int
+    scratch_bytes: int
 
 
 class SegmentProbe:
@@ -127,8 +129,12 @@ class SegmentProbe:
         while not times or not is_settled([times], is_late=self._clock() - started > patience_s):
             times.append(self._timed(self._step))
         state = self._built.optimizer.tensors([name for name, _ in self._segment.parameters])
+        largest = max((parameter.numel() for _, parameter in self._segment.parameters), default=0)
         return OptimizerCost(
-            step_s=median(times), state_bytes=num_bytes(state.values()), step_bytes=step.peak_bytes
+            step_s=median(times),
+            state_bytes=num_bytes(state.values()),
+            step_bytes=step.peak_bytes,
+            scratch_bytes=torch.float64.itemsize * min(largest, BLOCK),
         )
 
     def _time_once(self, found: Times) -> None:
@@ -178,13 +184,13 @@ class SegmentProbe:
             frames.append(self._frame())
 
         def first_pass() -> None:
-            # As in the engine, what W does not need goes with I.
+            # As in the engine, what W does not need goes with I; what came in may be needed.
+            seeds = _ones(frames[0].outputs)
             owed.append(self._segment.backward_input(frames.pop(), seeds)[1])
 
         def second_pass() -> None:
             self._segment.backward_weight(owed[0])
 
-        seeds = _ones(self._frame().outputs)
         kept, inputs, weights = taken(self._device, forward, first_pass, second_pass)
         return _Split(
             peak_bytes=max(inputs.peak_bytes, inputs.left_bytes + weights.peak_bytes),
@@ -222,6 +228,7 @@ def segment_cost(
         workspace_bytes=sizes.workspace_bytes,
         split_workspace_bytes=sizes.split_workspace_bytes,
         owed_bytes=sizes.owed_bytes,
+        scratch_bytes=optimizer.scratch_bytes,
         step_bytes=optimizer.step_bytes,
     )
 

@@ -58,7 +58,7 @@ def test_a_stage_recomputes_only_where_it_does_not_fit_otherwise() -> None:
 def test_a_schedule_is_left_when_its_stashes_do_not_fit() -> None:
     costs = [segment(saved_bytes=10 * 2**20, output_bytes=200 * 2**20) for _ in range(3)]
     spec = job(layout={"stages": 3, "replicas": 1}, virtual_replicas=1)
-    made, why = planned(request(spec, costs, nodes(3, memory_bytes=1400 * 2**20)))
+    made, why = planned(request(spec, costs, nodes(3, memory_bytes=1250 * 2**20)))
     assert made.schedule is ScheduleKind.ONE_F_ONE_B
     unfit = [rival.schedule for rival in why.rivals if rival.predicted_step_s == inf]
     assert unfit == ["eager-1f1b"]  # one line a layout

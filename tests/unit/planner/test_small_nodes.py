@@ -38,7 +38,7 @@ def test_activations_that_fit_in_no_order_on_the_small_node_change_the_plan() ->
 
 
 def test_weights_that_fit_on_the_others_only_leave_the_small_node_less_or_idle() -> None:
-    costs = [segment(param_bytes=120 * MIB, saved_bytes=MIB) for _ in range(6)]
+    costs = [segment(param_bytes=100 * MIB, saved_bytes=MIB) for _ in range(6)]
     spec = job(virtual_replicas=1)
     tight = asked(spec, costs, 2048 * MIB)
     made, _ = planned(tight)
