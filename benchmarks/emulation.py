@@ -171,6 +171,7 @@ def pipeline_of(emulation: Emulation, constants: Constants) -> Pipeline:
         boundaries=(boundary,) * (layout.stages - 1),
         micro_batches=shares(emulation.batch, layout.replicas),
         agreement_s=agreement_s(layout, link),
+        interfaces=tuple((rank, rank) for rank in range(layout.world_size)),  # each on a node of its own
     )
 
 

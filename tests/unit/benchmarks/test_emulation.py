@@ -72,6 +72,15 @@ def test_replicas_share_the_micro_batches_and_sum_their_gradients() -> None:
     assert candidate.stages[0].reduction_s == pytest.approx(2.0)  # two segments of 1 MB, 1 MB/s
 
 
+def test_activations_and_gradients_of_a_stage_leave_by_one_interface() -> None:
+    job = Job(width=MIDDLE)
+    one = Emulation(job=job, layout=P4, schedule=ONE)
+    micro_s = 3 * UNIT_S * SEGMENTS / 4
+    link = LinkCost(latency_s=0.0, bandwidth_bps=8 * job.message_bytes / micro_s)
+    busiest_s = 2 * job.samples * micro_s  # a stage in the middle sends two messages a micro-batch
+    assert predicted_s(one, constants(one, link=link)) > busiest_s
+
+
 def test_only_stages_before_the_last_recompute() -> None:
     one = Emulation(job=Job(width=1), layout=P4, schedule=ONE, recompute=True)
     assert [s.recompute for s in pipeline_of(one, constants(one)).stages] == [True, True, True, False]
