@@ -26,7 +26,7 @@ from varuna_runtime.spec.layout import ScheduleKind
 from varuna_runtime.spec.programs import in_flight_cap, most_pending, unit_time_lists
 from varuna_runtime.spec.schedule import choose
 
-Kernel = Callable[..., None]  # of all fields of a task, then the two arrays it fills
+Kernel = Callable[..., None]  # of all fields of a task
 
 
 class Task(NamedTuple):
@@ -35,7 +35,6 @@ class Task(NamedTuple):
     num_stages: int
     rule: int
     seed: int
-    num_wires: int  # two of each rank, then the shared ones
     ranks: Ints
     seconds: Floats  # by rank and kind of op
     listed: Ints  # by micro-batch, rank, R or B: forwards before it whatever the cap; empty: all
@@ -43,6 +42,13 @@ class Task(NamedTuple):
     delays: Floats  # by rank and direction
     late: Floats  # rows of quantiles
     factor: Floats  # empty: no luck
+    arrivals: Floats  # of messages, by direction, micro-batch, rank
+    state: Ints  # by rank
+    wire_s: Floats  # when each is free: two of each rank, then the shared ones
+    due_s: Floats
+    tree: Ints
+    free_s: Floats  # in the end, when each rank ended its last op
+    ran: Ints  # in the end, the number of ops of each rank
 
 
 PARTS: tuple[Any, ...] = (
@@ -55,7 +61,6 @@ PARTS: tuple[Any, ...] = (
     kernel.next_message,
     kernel.send,
     kernel.look,
-    kernel.tournament,
     kernel.replay,
     kernel.advance,
     kernel.static,
@@ -80,18 +85,18 @@ def ends(candidate: Pipeline, group: Group) -> list[float]:
     """
     task = task_of(candidate, group)
     is_static = task.rule == LISTED and len(group.micro_batches) == 1 and not group.wires
-    free_s, ran = np.zeros(len(task.ranks)), np.zeros(len(task.ranks), np.int64)
     static, dynamic = kernels()
-    (static if is_static else dynamic)(*task, free_s, ran)
+    (static if is_static else dynamic)(*task)
     per_micro = 2 + task.ranks[:, RECOMPUTES] + (task.ranks[:, PENDING] > 0)
-    refuse_deadlock(np.flatnonzero(ran < task.ranks[:, NUM_MICRO] * per_micro).tolist())
-    return free_s.tolist()
+    refuse_deadlock(np.flatnonzero(task.ran < task.ranks[:, NUM_MICRO] * per_micro).tolist())
+    return [float(end_s) for end_s in task.free_s]
 
 
 @lru_cache(maxsize=1)
 def kernels() -> tuple[Kernel, Kernel]:
     """Return the compiled `static` and `dynamic`; the first call costs an import, and once a compilation.
 
+    With `_nrt` off, nobody counts references to arrays, which takes ten times as long as the rest.
     The ready-rule and all that the kernels call become part of them, wherever it stands: so the key of the
     cache on disk is a digest of all of them, where numba alone would look at the date of one file.
     """
@@ -99,7 +104,7 @@ def kernels() -> tuple[Kernel, Kernel]:
     from numba.extending import register_jitable
 
     for part in PARTS:
-        register_jitable(forceinline=True)(part)
+        register_jitable(forceinline=True, _nrt=False)(part)
     digest = _digest()
     return _cached(numba, kernel.static, digest), _cached(numba, kernel.dynamic, digest)
 
@@ -110,9 +115,9 @@ def _cached(numba: Any, loop: Kernel, digest: str) -> Kernel:
         loop(*arguments)
 
     try:
-        compiled: Kernel = numba.njit(cache=True)(run)
+        compiled: Kernel = numba.njit(cache=True, _nrt=False)(run)
     except RuntimeError:  # no folder can be written: compile for this process alone
-        compiled = numba.njit(run)
+        compiled = numba.njit(_nrt=False)(run)
     return compiled
 
 
@@ -126,6 +131,8 @@ def _digest() -> str:
 def task_of(candidate: Pipeline, group: Group) -> Task:
     """Return a group of a candidate's replicas as arrays."""
     num_stages, replicas = len(candidate.stages), len(group.micro_batches)
+    num_ranks, num_shared = num_stages * replicas, 1 + max(map(max, group.wires), default=OWN_LINK)
+    size = 2 ** max(1, (num_ranks * (2 if num_shared else 1) - 1).bit_length())
     has_luck = group.seed is not None
     ranks = [
         _rows(candidate, *replica) for replica in zip(group.micro_batches, group.first_micros, strict=True)
@@ -136,15 +143,31 @@ def task_of(candidate: Pipeline, group: Group) -> Task:
         num_stages=num_stages,
         rule=RULES[candidate.schedule],
         seed=group.seed or 0,
-        num_wires=2 * num_stages * replicas + 1 + max((max(pair) for pair in group.wires), default=OWN_LINK),
-        ranks=np.array(ranks, np.int64).reshape(num_stages * replicas, -1),
+        ranks=np.array(ranks, np.int64).reshape(num_ranks, -1),
         seconds=np.array(seconds * replicas),
         listed=_listed(candidate, group),
         paths=_paths(candidate, group, late),
         delays=np.array(_delays(candidate) * replicas),
         late=_padded(late),
         factor=np.array(candidate.compute_factor if has_luck else (), np.float64),
+        # Rows of a length that is a power of two would fall on the same lines of the cache.
+        arrivals=np.zeros((2, max(group.micro_batches), num_ranks | 1)),
+        state=np.zeros((num_ranks, 9), np.int64),
+        wire_s=np.zeros(2 * num_ranks + num_shared),
+        due_s=np.full(size, np.inf),
+        tree=_tree(size).copy(),
+        free_s=np.zeros(num_ranks),
+        ran=np.zeros(num_ranks, np.int64),
     )
+
+
+@lru_cache(maxsize=16)
+def _tree(size: int) -> Ints:
+    """Return a tournament of equals: the leftmost leaf of each node."""
+    tree = np.arange(2 * size) - size
+    for node in range(size - 1, 0, -1):
+        tree[node] = tree[2 * node]
+    return tree
 
 
 def _rows(candidate: Pipeline, num_micro: int, first_micro: int) -> list[tuple[int, ...]]:

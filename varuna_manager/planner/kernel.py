@@ -1,9 +1,8 @@
 """The event loop and the recurrence of static lists over arrays, for numba to compile; called by `compiled`.
 
 Both do exactly what `event_loop` does: the ready-rule and the luck are the same function objects, sums and
-maxima are taken in the same order. Functions take plain arrays, as those of a tuple are counted at each use.
-Times of messages are by direction, micro-batch, rank, in rows of odd length: a power of two would put what a
-stage reads next on the same lines of the cache.
+maxima are taken in the same order. Nothing is allocated, and arrays stand in no tuple: counting references
+would take longer than all the rest.
 """
 
 import numpy as np
@@ -19,7 +18,7 @@ DOWN, UP = 0, 1  # activations, gradients
 NUM_MICRO, IN_FLIGHT, PENDING, RECOMPUTES, FIRST_MICRO = range(5)  # columns of `ranks`
 WIRE, LATE_ROW, NUM_LATE = range(3)  # of `paths`
 SERIAL_S, LATENCY_S = range(2)  # of `delays`
-COME, SENT, FORWARDS, RECOMPUTED, BACKWARDS, WEIGHTS = 0, 2, 4, 5, 6, 7  # of `state`; the first two DOWN, UP
+COME, SENT, FORWARDS, RECOMPUTED, BACKWARDS, WEIGHTS, SENDING = 0, 2, 4, 5, 6, 7, 8  # of `state`
 BY_RULE, LISTED, DEVIATES = range(3)
 
 
@@ -27,7 +26,6 @@ def static(
     num_stages: int,
     rule: int,
     seed: int,
-    num_wires: int,
     ranks: Ints,
     seconds: Floats,
     listed: Ints,
@@ -35,6 +33,11 @@ def static(
     delays: Floats,
     late: Floats,
     factor: Floats,
+    arrivals: Floats,
+    state: Ints,
+    wire_s: Floats,
+    due_s: Floats,
+    tree: Ints,
     free_s: Floats,
     ran: Ints,
 ) -> None:
@@ -43,11 +46,7 @@ def static(
     Each op starts at the later of its stage's last end and its message: stages take turns, down and up the
     pipeline, each as far as the messages that were sent lead it.
     """
-    num_micro = ranks[0, NUM_MICRO]
-    arrivals = np.zeros((2, num_micro, num_stages | 1))
-    state = np.zeros((num_stages, 8), np.int64)
-    state[0, SENT + DOWN] = num_micro
-    wire_s = np.zeros(num_wires)
+    state[0, SENT + DOWN] = ranks[0, NUM_MICRO]
     moved = 1
     while moved > 0:
         moved = 0
@@ -121,7 +120,6 @@ def dynamic(
     num_stages: int,
     rule: int,
     seed: int,
-    num_wires: int,
     ranks: Ints,
     seconds: Floats,
     listed: Ints,
@@ -129,6 +127,11 @@ def dynamic(
     delays: Floats,
     late: Floats,
     factor: Floats,
+    arrivals: Floats,
+    state: Ints,
+    wire_s: Floats,
+    due_s: Floats,
+    tree: Ints,
     free_s: Floats,
     ran: Ints,
 ) -> None:
@@ -138,18 +141,18 @@ def dynamic(
     on the looks of the stages, so that equal times come in that order and then by rank.
     """
     num_ranks = len(ranks)
-    looks = num_ranks if num_wires > 2 * num_ranks else 0
-    arrivals = np.empty((2, ranks[:, NUM_MICRO].max(), num_ranks | 1))
-    state = np.zeros((num_ranks, 8), np.int64)
-    state[::num_stages, COME + DOWN] = ranks[::num_stages, NUM_MICRO]
-    wire_s, sending = np.zeros(num_wires), np.zeros(num_ranks, np.int64)
-    due_s, tree = tournament(looks, num_ranks)
+    looks = num_ranks if len(wire_s) > 2 * num_ranks else 0
+    for rank in range(num_ranks):
+        due_s[looks + rank] = 0.0
+        replay(looks + rank, due_s, tree)
+        if rank % num_stages == 0:
+            state[rank, COME + DOWN] = ranks[rank, NUM_MICRO]
     while due_s[tree[1]] < np.inf:
         leaf = tree[1]
         now_s = due_s[leaf]
         rank, which = leaf - looks, -1
         if leaf < looks:
-            rank, which = leaf, sending[leaf]
+            rank, which = leaf, state[leaf, SENDING]
             due_s[leaf] = np.inf
         else:
             kind = look(rank, now_s, num_stages, rule, ranks, listed, state, arrivals)
@@ -163,7 +166,7 @@ def dynamic(
                 ran[rank] += 1
                 which = direction(rank, kind, num_stages, state)
                 if which >= 0 and paths[rank, which, WIRE] >= 2 * num_ranks:
-                    due_s[rank], sending[rank], which = now_s, which, -1
+                    due_s[rank], state[rank, SENDING], which = now_s, which, -1
                     replay(rank, due_s, tree)
         replay(leaf, due_s, tree)
         if which >= 0:
@@ -175,21 +178,6 @@ def dynamic(
             if at_s < due_s[looks + target]:
                 due_s[looks + target] = at_s
                 replay(looks + target, due_s, tree)
-
-
-def tournament(looks: int, num_ranks: int) -> tuple[Floats, Ints]:
-    """Return the times of all leaves, looks at 0, and the tree of their winners."""
-    size = 2
-    while size < looks + num_ranks:
-        size *= 2
-    due_s = np.full(size, np.inf)
-    due_s[looks : looks + num_ranks] = 0.0
-    tree = np.empty(2 * size, np.int64)
-    tree[size:] = np.arange(size)
-    for node in range(size - 1, 0, -1):
-        left, right = tree[2 * node], tree[2 * node + 1]
-        tree[node] = left if due_s[left] <= due_s[right] else right
-    return due_s, tree
 
 
 def replay(leaf: int, due_s: Floats, tree: Ints) -> None:
