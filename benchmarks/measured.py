@@ -93,7 +93,7 @@ def cases(folder: Path, say: Callable[[str], None]) -> list[Case]:
     for path in paths:
         say(f" {path.name}")
         try:
-            found.append(case(read(path.read_text(), path.name)))
+            found.append(case(read(path.read_text(errors="replace"), path.name)))
         except InvalidInput as err:
             found.append(Case(name=path.stem, title="refused", settings=str(err), has_failed=True))
     return found
@@ -225,18 +225,25 @@ def _step_s(row: Mapping[str, Any], name: str, batch_size: int) -> float:
 
 
 def _positive(value: Any, what: str) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or value <= 0
-    ):
+    number = _number(value)
+    if not (math.isfinite(number) and number > 0):
         raise InvalidInput(f"{what}: seen {value!r}, wanted a number above zero")
-    return float(value)
+    return number
 
 
 def _count(content: Mapping[str, Any], key: str, where: str) -> int:
-    value = content.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidInput(f"{where}: {key}: seen {value!r}, wanted a whole number above zero")
-    return value
+    """Return a whole number; some writers of JSON make 4.0 of 4."""
+    number = _number(content.get(key))
+    if not (number.is_integer() and number >= 1):
+        raise InvalidInput(f"{where}: {key}: seen {content.get(key)!r}, wanted a whole number above zero")
+    return int(number)
+
+
+def _number(value: Any) -> float:
+    """Return not-a-number for what is none, or none that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.measured import case, is_steady, read
+from benchmarks.measured import case, cases, is_steady, read
 from varuna_manager.planner.calibrate import MeasuredStep
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.layout import Layout
@@ -55,6 +55,8 @@ def test_a_rate_will_do_where_there_is_no_time() -> None:
         ({"D": 1, "P": 3, "iter_ms": -1.0}, "above zero"),
         ({"D": 1, "P": 3, "iter_ms": float("nan")}, "above zero"),
         ({"D": 1, "P": 3, "iter_ms": "fast"}, "above zero"),
+        ({"D": 1, "P": 3, "iter_ms": 10**400}, "above zero"),
+        ({"D": 1.5, "P": 3, "iter_ms": 2000.0}, "D: seen 1.5"),
         ({"D": 1, "P": 3}, "neither iter_ms nor samples_per_s"),
         ({"D": 1, "P": 3, "iter_ms": None}, "neither"),
         ({"D": 1, "P": 3, "iter_ms": 2000.0, "samples_per_s": 1.0}, "says 2.000 s"),
@@ -90,6 +92,22 @@ def test_a_row_that_is_no_measurement_is_left_out_and_told(bad: Any, why: str) -
 def test_a_file_of_no_use_is_refused_by_name(content: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=f"m.json.*{why}"):
         read(content, "m.json")
+
+
+def test_whole_numbers_may_be_written_with_a_point() -> None:
+    given = [{**row, "D": float(row["D"])} for row in rows()]
+    assert read(text(given), "a").rows == read(text(rows()), "b").rows
+
+
+def test_of_a_folder_every_file_has_a_case_and_a_bad_one_says_why(tmp_path: Path) -> None:
+    (tmp_path / "good.json").write_text(text(rows()))
+    (tmp_path / "bad.json").write_bytes(b"\xff\xfe")
+    bad, good = cases(tmp_path, lambda _: None)
+    assert good.is_met
+    assert bad.has_failed
+    assert "bad.json: no JSON" in bad.settings
+    with pytest.raises(InvalidInput, match="seen no"):
+        cases(tmp_path / "nowhere", lambda _: None)
 
 
 def test_more_stages_than_segments_is_no_layout() -> None:
