@@ -14,7 +14,17 @@ from varuna_manager.cli.output import console, print_json
 from varuna_manager.cli.replayed import document, view
 from varuna_manager.cli.scripts import ScriptRefused, measure
 from varuna_manager.traces import Recording
-from varuna_manager.whatif import Costs, Machines, Ours, Paper, Policy, Scenario, compare, lent
+from varuna_manager.whatif import (
+    Comparison,
+    Costs,
+    Machines,
+    Ours,
+    Paper,
+    Policy,
+    Scenario,
+    compare,
+    lent,
+)
 from varuna_manager.whatif.plot import svg
 from varuna_manager.whatif.policyfile import parse_policy
 from varuna_runtime.spec import canonical
@@ -97,37 +107,43 @@ def simulate(
 
     The manager's own core and planner decide, in virtual time; nodes, agents and steps are simulated.
     """
-    recording = _part(_recording(trace), start_s, end_s)
-    costs = Costs(morph_s=morph_s, warm_s=warm_s, save_stall_s=stall_s, save_write_s=write_s)
     machines = Machines(
         slots=slots, memory_bytes=memory, price=price, on_demand_price=on_demand_price, notice_s=notice_s
     )
-    policies = _policies(
-        policy, Ours(costs=costs), Paper(costs=replace(costs, morph_s=restart_s, warm_s=0.0))
-    )
-    found = read_job(job)
-    if not isinstance(found, JobOnDisk):
-        return _refuse(found)
-    model, measured = _profile(profile, found)
-    if mistakes := model_mistakes(found.located, model):
-        return _refuse(mistakes)
-    scenario = Scenario(
-        recording=lent(recording, found.spec.nodes.max),
-        spec=found.spec,
-        model=model,
-        profile=measured,
-        machines=machines,
-        stops_when_done=until_done,
-    )
+    costs = Costs(morph_s=morph_s, warm_s=warm_s, save_stall_s=stall_s, save_write_s=write_s)
+    paper = Paper(costs=replace(costs, morph_s=restart_s, warm_s=0.0))
+    policies = _policies(policy, Ours(costs=costs), paper)
+    recording = _part(_recording(trace), start_s, end_s)
+    scenario = _scenario(job, profile, recording, machines)
+    if isinstance(scenario, tuple):
+        return _refuse(scenario)
+    scenario = replace(scenario, stops_when_done=until_done)
     compared = compare(scenario, policies)
     if plot is not None:
-        title = f"{found.spec.name} on {trace.name}"
-        _draw(plot, svg(compared, title=title, batch_size=found.spec.batch_size))
+        _draw(plot, scenario, compared, trace.name)
     if as_json:
         print_json(document(scenario, compared))
     else:
         console().print(view(scenario, compared, trace.name))
     return 0
+
+
+def _scenario(
+    path: Path, profile: Path | None, recording: Recording, machines: Machines
+) -> Scenario | tuple[Mistake, ...]:
+    job = read_job(path)
+    if not isinstance(job, JobOnDisk):
+        return job
+    model, measured = _profile(profile, job)
+    if mistakes := model_mistakes(job.located, model):
+        return mistakes
+    return Scenario(
+        recording=lent(recording, job.spec.nodes.max),
+        spec=job.spec,
+        model=model,
+        profile=measured,
+        machines=machines,
+    )
 
 
 def _recording(path: Path) -> Recording:
@@ -204,7 +220,9 @@ def _stored(path: Path) -> tuple[ModelRecord, Profile]:
     return model, profile
 
 
-def _draw(path: Path, picture: str) -> None:
+def _draw(path: Path, scenario: Scenario, compared: Comparison, pool: str) -> None:
+    spec = scenario.spec
+    picture = svg(compared, title=f"{spec.name} on {pool}", batch_size=spec.batch_size)
     try:
         path.write_text(picture, encoding="utf-8")
     except OSError as err:

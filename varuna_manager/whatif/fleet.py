@@ -133,7 +133,8 @@ class Fleet:
         start = members[0].start if members else None
         if start is None or {agent.node for agent in members} != set(start.plan.nodes):
             return
-        now_s, step = self._core.now_s, self._training.ledger.committed
+        self._training.ledger.save()
+        now_s, step = self._core.now_s, self._training.ledger.durable
         for agent in members:
             self._core.feed(*agent.drained(now_s, step), agent.gone(now_s))
             agent.start = None

@@ -38,7 +38,7 @@ class Course:
     policy: str
     spans: tuple[Span, ...]
     end_s: float
-    steps: int  # committed at the end
+    steps: int  # committed at the end; durable ones if nothing trains then
     lost_steps: int
     begun_steps: float  # begun and never committed, in parts of a step
     lost_s: float  # both
@@ -55,6 +55,7 @@ class Ledger:
         self._now = Span(start_s=0.0, end_s=0.0, doing=Doing.PARKED)
         self.stretch: Stretch | None = None
         self.committed = 0
+        self.durable = 0  # of those, once it is halted
         self._step_s = 0.0
         self._starts = 0
         self._lost_steps = 0
@@ -64,9 +65,7 @@ class Ledger:
 
     def begin(self, stretch: Stretch, *, layout: str, num_nodes: int) -> None:
         """A generation trains from here on; what was committed beyond its first step is lost."""
-        lost = max(0, self.committed - stretch.step)
-        self._lost_steps += lost
-        self._lost_s += lost * self._step_s
+        self._lose(self.committed - stretch.step)
         self._starts += 1
         self.stretch, self.committed, self._step_s = stretch, stretch.step, stretch.step_s
         self._turn(
@@ -85,12 +84,17 @@ class Ledger:
         if self.stretch is None:
             return
         self.committed = self.stretch.committed(at_s)
+        self.durable = self.stretch.durable(at_s)
         begun_s = self.stretch.begun_s(at_s)
         self._begun_steps += begun_s / self.stretch.step_s
         self._lost_s += begun_s
         self._note_finish(self.stretch)
         self.stretch = None
         self._turn(Span(start_s=at_s, end_s=0.0, doing=Doing.MOVING))
+
+    def save(self) -> None:
+        """All that was committed before it was halted is durable."""
+        self.durable = self.committed
 
     def idle(self, at_s: float, doing: Doing) -> None:
         """It waits, in another way than before."""
@@ -102,6 +106,9 @@ class Ledger:
         if self.stretch is not None:
             self.committed = self.stretch.committed(at_s)
             self._note_finish(self.stretch)
+        else:
+            self._lose(self.committed - self.durable)
+            self.committed = self.durable
         self._turn(replace(self._now, start_s=at_s))
         return Course(
             policy=policy,
@@ -114,6 +121,10 @@ class Ledger:
             num_morphs=max(0, self._starts - 1),
             finished_s=self.finished_s,
         )
+
+    def _lose(self, steps: int) -> None:
+        self._lost_steps += steps
+        self._lost_s += steps * self._step_s
 
     def _turn(self, span: Span) -> None:
         if span.start_s > self._now.start_s:

@@ -17,12 +17,11 @@ def replay_paper(scenario: Scenario, policy: Paper, plans: Plans, batch: BatchSh
     costs = policy.costs
     ledger = Ledger(scenario.model.num_steps)
     warm_s: dict[str, float] = {}  # of the nodes that are present: from when on they can start
-    resume = 0
     changes = scenario.recording.changes
     ends = [change.at_s for change in changes[1:]] + [scenario.recording.length_s]
     end_s = scenario.recording.length_s
     for change, until_s in zip(changes, ends, strict=True):
-        resume = _stopped(ledger, change, resume)
+        _stop(ledger, change)
         for node in change.left:
             del warm_s[node]
         warm_s.update(dict.fromkeys(change.joined, change.at_s + costs.warm_s))
@@ -33,22 +32,22 @@ def replay_paper(scenario: Scenario, policy: Paper, plans: Plans, batch: BatchSh
         start_s = max(change.at_s, *(warm_s[node] for node in plan.nodes)) + costs.morph_s
         if start_s >= until_s:
             continue
-        stretch = stretch_of(scenario, costs, plan, step=resume, at_s=start_s)
+        stretch = stretch_of(scenario, costs, plan, step=ledger.durable, at_s=start_s)
         ledger.begin(stretch, layout=str(plan.layout), num_nodes=len(plan.nodes))
-        done_s = stretch.reaches(max(resume, scenario.model.num_steps))
+        done_s = stretch.reaches(max(stretch.step, scenario.model.num_steps))
         if scenario.stops_when_done and done_s <= until_s:
             end_s = done_s
             break
     return ledger.closed(policy.name, end_s)
 
 
-def _stopped(ledger: Ledger, change: Change, resume: int) -> int:
-    """Stop at a change and return the step to go on from."""
-    stretch = ledger.stretch
-    if stretch is None:
-        return resume
+def _stop(ledger: Ledger, change: Change) -> None:
+    """Stop at a change; nothing is lost where nodes only came."""
+    if ledger.stretch is None:
+        return
     ledger.halt(change.at_s)
-    return stretch.durable(change.at_s) if change.left else ledger.committed
+    if not change.left:
+        ledger.save()
 
 
 def equal_stages(scenario: Scenario, nodes: Iterable[str], batch: BatchShape, plans: Plans) -> Plan | None:

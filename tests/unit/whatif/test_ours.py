@@ -115,3 +115,12 @@ def test_the_cheaper_the_morph_the_better() -> None:
     case = scenario(whole, most=12)
     results = [replayed(case, Costs(morph_s=morph_s))[1].goodput for morph_s in (1.0, 5.0, 20.0)]
     assert results == sorted(results, reverse=True)
+
+
+def test_what_is_not_durable_when_the_pool_is_gone_for_good_does_not_count() -> None:
+    pool = recording(*joins(2), "300,remove,n0", "300,remove,n1", length_s=600.0)
+    course, result = replayed(scenario(pool, save_every=3))
+    assert course.steps % 3 == 0
+    assert course.steps > 0
+    trained = next(span for span in course.spans if span.doing is Doing.TRAINING)
+    assert course.steps + result.lost_steps == int(trained.length_s / trained.step_s)
