@@ -3,11 +3,17 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from varuna_manager.planner.bounds import AnyCutBound
-from varuna_manager.planner.pipeline import shares
-from varuna_manager.planner.pools import SlotPool, pool_for
+import numpy as np
+
+from varuna_manager.planner.cuts import CutTable
+from varuna_manager.planner.grid import StageGrid
+from varuna_manager.planner.layout_bounds import Columns, Ints, LayoutBound
+from varuna_manager.planner.memory import residency
+from varuna_manager.planner.pipeline import most_micro_batches, reduction_volume
+from varuna_manager.planner.pools import SlotPool, pools_for
 from varuna_manager.planner.request import PlanRequest
-from varuna_manager.planner.workload import Workload, workload
+from varuna_manager.planner.stages import LeastBusy
+from varuna_manager.planner.workload import Floats, Workload, workload
 from varuna_runtime.spec.batches import default_virtual_replicas, num_micro_batches
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind
@@ -22,7 +28,7 @@ in few; no profile tells the two halves of a backward apart, which zero-bubble l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A layout and schedule on a pool; `bound_s` holds whatever its cuts will be."""
+    """A layout and schedule on a pool."""
 
     shape: int  # index of the batch shape
     pool: SlotPool
@@ -30,7 +36,6 @@ class Candidate:
     schedule: ScheduleKind
     num_nodes: int
     num_micro: int  # largest share of a replica
-    bound_s: float
 
     @property
     def preference(self) -> tuple[int, ...]:
@@ -73,36 +78,169 @@ def _work(request: PlanRequest, micro_batch_size: int) -> Workload:
     )
 
 
-def candidates(spec: JobSpec, choices: Sequence[Shape], found: Sequence[SlotPool]) -> tuple[Candidate, ...]:
-    """Return every layout and schedule the pools have room for, most promising first."""
-    every = [c for index, shape in enumerate(choices) for c in _of_shape(spec, index, shape, found)]
-    return tuple(sorted(every, key=lambda c: (c.bound_s, *c.preference, -c.pool.unit_slots)))
+class Layouts:
+    """Every layout of every shape that the pools have room for, most promising first.
+
+    Ties go to fewer ranks, then fewer stages, then larger micro-batches.
+    """
+
+    def __init__(self, spec: JobSpec, choices: Sequence[Shape], found: Sequence[SlotPool]) -> None:
+        self._parts = [_OfShape(spec, shape, found) for shape in choices]
+        index = np.concatenate([np.arange(len(part.rows)) for part in self._parts])
+        shape = np.concatenate([np.full(len(part.rows), i) for i, part in enumerate(self._parts)])
+        stages = np.concatenate([part.rows.stages for part in self._parts])
+        replicas = np.concatenate([part.rows.replicas for part in self._parts])
+        bound_s = np.concatenate([part.bound_s for part in self._parts])
+        order = np.lexsort((shape, stages, stages * replicas, bound_s))
+        self.bound_s = bound_s[order]  # holds for every candidate of that layout
+        self._shape, self._index = shape[order], index[order]
+
+    def __len__(self) -> int:
+        """Number of layouts."""
+        return len(self.bound_s)
+
+    def shape(self, row: int) -> int:
+        """Return the index of the shape of a row."""
+        return int(self._shape[row])
+
+    def layout(self, row: int) -> Layout:
+        """Return the layout of a row."""
+        rows, index = self._parts[self.shape(row)].rows, self._index[row]
+        return Layout(stages=int(rows.stages[index]), replicas=int(rows.replicas[index]))
+
+    def sharper_s(self, row: int) -> float:
+        """Return a better bound, at the cost of a table of cuts that many rows have in common."""
+        return max(float(self.bound_s[row]), self._parts[self.shape(row)].sharper_s(int(self._index[row])))
 
 
-def _of_shape(spec: JobSpec, index: int, shape: Shape, found: Sequence[SlotPool]) -> Iterator[Candidate]:
+class _OfShape:
+    """The layouts of one shape, and bounds for each."""
+
+    def __init__(self, spec: JobSpec, shape: Shape, found: Sequence[SlotPool]) -> None:
+        self._shape, self._grid = shape, StageGrid(shape.work)
+        self._memory_bytes = max((pool.memory_bytes for pool in found), default=0)
+        unit_slots = max((pool.unit_slots for pool in found), default=1)
+        self._bound = LayoutBound(
+            shape.work,
+            shape.batch.virtual_replicas,
+            unit_slots=unit_slots,
+            is_split=spec.schedule is ScheduleKind.ZERO_BUBBLE,
+        )
+        self.rows = _columns(spec, shape, found, unit_slots)
+        self._most = int(self.rows.replicas.max(initial=1))
+        self._busy: dict[tuple[int, int], LeastBusy] = {}
+        self._tables: dict[tuple[int, float, float], CutTable] = {}
+        self._last_s, self._peers = self._bound.last_s(self.rows), self._bound.peers(self.rows)
+        self.bound_s = self._bound.step_s(self.rows, self._least_micro_s())
+
+    def sharper_s(self, index: int) -> float:
+        """As the coarse bound, but for the best of all cuts."""
+        replicas, speed = int(self.rows.replicas[index]), float(self.rows.speed[index])
+        latency_s, byte_s = (float(column[index]) for column in self._peers)
+        latency_s *= 2 * (replicas - 1)
+        key = replicas, speed, latency_s
+        if key not in self._tables:
+            byte_s *= reduction_volume(self._shape.batch.virtual_replicas, replicas)
+            params, first_s = self._grid.param_bytes, self._bound.first_s(latency_s, byte_s)
+            reduction_s = np.where(params > 0, latency_s + byte_s * params, 0.0)
+            way_s, forward_s = self._bound.way_s[:, None] / speed, self._shape.work.forward_s[:, None] / speed
+            ends_s = np.maximum(way_s + first_s, forward_s + reduction_s)
+            self._tables[key] = self._table(replicas, int(self.rows.num_micro[index]), speed, ends_s)
+        return self._tables[key].worst(int(self.rows.stages[index])) + float(self._last_s[index])
+
+    def _table(self, replicas: int, num_micro: int, speed: float, ends_s: Floats) -> CutTable:
+        copies = residency(self._shape.batch, replicas=replicas, held=1).gradient_copies
+        key = copies, num_micro
+        busy = self._busy.setdefault(key, self._least_busy(*key))
+        return CutTable(
+            self._grid.work.num_segments,
+            lambda left: np.asarray(ends_s + busy.share_s(left) / speed),
+        )
+
+    def _least_micro_s(self) -> Floats:
+        owned = -(-self._shape.batch.virtual_replicas // self._most)
+        fewest = (
+            owned.bit_length() + 1
+        )  # of any D: sums where a share is a whole part of the tree, and the final
+        busy = self._least_busy(fewest, int(self.rows.num_micro.min(initial=2**31)))
+        most = int(self.rows.stages.max(initial=0))
+        return np.array([np.inf, *(busy.micro_s(n) for n in range(1, most + 1))])
+
+    def _least_busy(self, gradient_copies: int, num_micro: int) -> LeastBusy:
+        return LeastBusy(
+            self._grid,
+            memory_bytes=self._memory_bytes,
+            replicas=self._most,
+            gradient_copies=gradient_copies,
+            num_micro=num_micro,
+        )
+
+
+def candidates(
+    spec: JobSpec, choices: Sequence[Shape], found: Sequence[SlotPool], *, shape: int, layout: Layout
+) -> Iterator[Candidate]:
+    """Yield every pool and schedule for a layout."""
+    num_micro = most_micro_batches(choices[shape].batch, layout.replicas)
+    for pool in pools_for(layout, found):
+        num_nodes = pool.num_nodes(layout)
+        for schedule in _schedules(spec, layout.stages):
+            yield Candidate(
+                shape=shape,
+                pool=pool,
+                layout=layout,
+                schedule=schedule,
+                num_nodes=num_nodes,
+                num_micro=num_micro,
+            )
+
+
+def modest_layouts(spec: JobSpec, shape: Shape, found: Sequence[SlotPool]) -> Iterator[Layout]:
+    """Yield for each number of stages, most first, the layouts that are likely to need least memory.
+
+    More replicas have fewer sums each where they cut the tree evenly; a single one has no exchange.
+    """
+    stages, replicas = _grid(spec, shape, found)
+    for num in np.unique(stages)[::-1]:
+        there = replicas[stages == num]
+        most = int(there.max())
+        likely = {int(there.min()), most, *(1 << n for n in range(most.bit_length()))}
+        for count in sorted(likely & set(there.tolist()), reverse=True):
+            yield Layout(stages=int(num), replicas=count)
+
+
+def _columns(spec: JobSpec, shape: Shape, found: Sequence[SlotPool], unit_slots: int) -> Columns:
+    stages, replicas = _grid(spec, shape, found)
+    num_micro = np.zeros(int(replicas.max(initial=0)) + 1, dtype=np.int64)
+    for count in np.unique(replicas):
+        num_micro[count] = most_micro_batches(shape.batch, int(count))
+    return Columns(
+        stages=stages,
+        replicas=replicas,
+        num_micro=num_micro[replicas],
+        speed=_fastest(found, stages * replicas),
+        is_apart=stages * replicas > unit_slots,
+    )
+
+
+def _grid(spec: JobSpec, shape: Shape, found: Sequence[SlotPool]) -> tuple[Ints, Ints]:
+    """Return stages and replicas of all layouts there is room for."""
     most = max((pool.num_slots for pool in found), default=0)
-    sizes = sorted({pool.unit_slots for pool in found}, reverse=True)
-    is_split = spec.schedule is ScheduleKind.ZERO_BUBBLE
-    bounds: dict[int, AnyCutBound] = {}
-    for replicas in _choices(spec.layout.replicas, min(most, shape.batch.virtual_replicas)):
-        num_micro = max(shares(shape.batch, replicas))
-        if num_micro not in bounds:
-            bounds[num_micro] = AnyCutBound(shape.work, num_micro, is_split=is_split)
-        for stages in _choices(spec.layout.stages, min(most // replicas, shape.work.num_segments)):
-            layout = Layout(stages=stages, replicas=replicas)
-            bound_s = bounds[num_micro].step_s(stages, replicas=replicas)
-            for pool in filter(None, (pool_for(layout, found, size) for size in sizes)):
-                num_nodes = pool.num_nodes(layout)
-                for schedule in _schedules(spec, stages):
-                    yield Candidate(
-                        shape=index,
-                        pool=pool,
-                        layout=layout,
-                        schedule=schedule,
-                        num_nodes=num_nodes,
-                        num_micro=num_micro,
-                        bound_s=bound_s,
-                    )
+    by_stages = [
+        (stages, _choices(spec.layout.replicas, min(most // stages, shape.batch.virtual_replicas)))
+        for stages in _choices(spec.layout.stages, min(most, shape.work.num_segments))
+    ]
+    empty = np.zeros(0, dtype=np.int64)
+    stages = np.concatenate([empty, *(np.full(len(d), p, dtype=np.int64) for p, d in by_stages)])
+    replicas = np.concatenate([empty, *(np.array(d, dtype=np.int64) for _, d in by_stages)])
+    return stages, replicas
+
+
+def _fastest(found: Sequence[SlotPool], num_slots: Ints) -> Floats:
+    """Return the speed of the fastest pool with room for as many slots."""
+    speed = np.zeros(len(num_slots))
+    for pool in found:
+        np.maximum(speed, pool.speed, out=speed, where=num_slots <= pool.num_slots)
+    return speed
 
 
 def _choices(pinned: int | str, most: int) -> range:

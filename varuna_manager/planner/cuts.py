@@ -19,18 +19,23 @@ class CutTable:
     def __init__(self, num_segments: int, cost: Callable[[int], Floats]) -> None:
         self._cost = cost
         self._last = num_segments
+        self._costs: list[Floats] = []
         self._worst: list[Floats] = []
         self._squares: list[Floats] = []
         self._choice: list[NDArray[np.intp]] = []
 
     def worst(self, num_stages: int) -> float:
         """Return the least possible cost of the worst stage; infinity when no cut is allowed."""
-        self._grow(num_stages)
+        while len(self._worst) < num_stages:
+            cost = self._cost(len(self._worst) + 1)
+            self._costs.append(cost)
+            self._worst.append(np.maximum(cost, self._worst[-1]).min(axis=1) if self._worst else cost[:, -1])
         return float(self._worst[num_stages - 1][0])
 
     def cuts(self, num_stages: int) -> tuple[tuple[int, int], ...]:
         """Return the stages as [first, last) pairs; only where `worst` is finite."""
-        self._grow(num_stages)
+        self.worst(num_stages)
+        self._choose(num_stages)
         first, stages = 0, []
         for left in range(num_stages, 0, -1):
             last = int(self._choice[left - 1][first])
@@ -38,21 +43,18 @@ class CutTable:
             first = last
         return tuple(stages)
 
-    def _grow(self, num_stages: int) -> None:
-        while len(self._worst) < num_stages:
-            cost = self._cost(len(self._worst) + 1)
-            if not self._worst:
-                self._append(cost[:, -1], cost[:, -1] ** 2, np.full(self._last + 1, self._last))
+    def _choose(self, num_stages: int) -> None:
+        while len(self._choice) < num_stages:
+            left = len(self._choice)
+            cost = self._costs[left]
+            if left == 0:
+                self._squares.append(cost[:, -1] ** 2)
+                self._choice.append(np.full(self._last + 1, self._last))
                 continue
-            worst = np.maximum(cost, self._worst[-1][None, :])
-            least = worst.min(axis=1)
-            squares = np.where(worst <= least[:, None], cost**2 + self._squares[-1][None, :], np.inf)
-            self._append(least, squares.min(axis=1), squares.argmin(axis=1))
-
-    def _append(self, worst: Floats, squares: Floats, choice: NDArray[np.intp]) -> None:
-        self._worst.append(worst)
-        self._squares.append(squares)
-        self._choice.append(choice)
+            is_best = np.maximum(cost, self._worst[left - 1]) <= self._worst[left][:, None]
+            squares = np.where(is_best, cost**2 + self._squares[-1], np.inf)
+            self._squares.append(squares.min(axis=1))
+            self._choice.append(squares.argmin(axis=1))
 
 
 def intervals(num_segments: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:

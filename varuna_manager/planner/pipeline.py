@@ -4,13 +4,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+import numpy as np
+from numpy.typing import NDArray
+
 from varuna_manager.planner.pools import SlotPool
 from varuna_manager.planner.workload import Workload, transfer_s
-from varuna_runtime.spec.batches import num_micro_batches, replica_micro_batches
+from varuna_runtime.spec.batches import num_micro_batches
 from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind, Stage
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import LinkCost
-from varuna_runtime.spec.reduction import owned_nodes, share
 
 OWN_LINK = -1  # in the place of an interface: messages share it with no others
 WEIGHT_BYTES = 4  # weights stay float32 whatever the compute type is
@@ -68,12 +70,10 @@ class Pipeline:
 
 @lru_cache(maxsize=4096)
 def shares(batch: BatchShape, replicas: int) -> tuple[int, ...]:
-    """Return the number of micro-batches of each replica in a full step."""
+    """Return the number of micro-batches of each replica in a full step (contract E4)."""
     num_micro = num_micro_batches(batch.batch_size, batch.micro_batch_size)
-    return tuple(
-        sum(len(run) for run in replica_micro_batches(num_micro, batch.virtual_replicas, replicas, d))
-        for d in range(replicas)
-    )
+    edges = _edges(batch.virtual_replicas, replicas) * num_micro // batch.virtual_replicas
+    return tuple(np.diff(edges).tolist())
 
 
 def pipeline(
@@ -101,15 +101,43 @@ def pipeline(
     )
 
 
+def most_micro_batches(batch: BatchShape, replicas: int) -> int:
+    """Return the largest share of a replica."""
+    num_micro, virtual = num_micro_batches(batch.batch_size, batch.micro_batch_size), batch.virtual_replicas
+    if num_micro % virtual == 0:
+        return -(-virtual // replicas) * (num_micro // virtual)
+    return max(shares(batch, replicas))
+
+
 @lru_cache(maxsize=4096)
 def reduction_volume(virtual_replicas: int, replicas: int) -> float:
     """Return the bytes a rank sends per gradient byte: ordered reduce-scatter, then all-gather (contract E4).
 
     A replica hands over each canonical node it owns, so a D that cuts the tree unevenly sends more.
     """
-    owned = (owned_nodes(virtual_replicas, share(virtual_replicas, replicas, d)) for d in range(replicas))
-    nodes = max(len(parts) for parts in owned)
-    return (nodes + 1) * (replicas - 1) / replicas
+    return (_most_owned_nodes(virtual_replicas, replicas) + 1) * (replicas - 1) / replicas
+
+
+def _edges(virtual_replicas: int, replicas: int) -> NDArray[np.int64]:
+    """Return the first virtual replica of each replica, and V; see `spec.reduction.share`."""
+    return np.arange(replicas + 1, dtype=np.int64) * virtual_replicas // replicas
+
+
+def _most_owned_nodes(virtual_replicas: int, replicas: int) -> int:
+    """Return the most maximal canonical nodes a replica owns; see `spec.reduction.owned_nodes`.
+
+    Canonical nodes are aligned runs of a power of two, cut off at V: up the levels, an edge inside a parent
+    leaves one node behind.
+    """
+    edges = _edges(virtual_replicas, replicas)
+    first, last = edges[:-1], edges[1:]
+    last = np.where(last == virtual_replicas, 1 << (virtual_replicas - 1).bit_length(), last)
+    found = np.zeros(replicas, dtype=np.int64)
+    while np.any(first < last):
+        is_open = first < last
+        found += np.where(is_open, (first & 1) + (last & 1), 0)
+        first, last = (first + 1) >> 1, last >> 1
+    return int(found.max())
 
 
 def agreement_s(layout: Layout, peers: LinkCost) -> float:

@@ -1,7 +1,9 @@
 """Which slots a layout may use, and where its ranks go on them."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby, islice, zip_longest
 
 from varuna_manager.planner.request import PlannableNode
 from varuna_runtime.spec.layout import Layout, Slot
@@ -9,31 +11,35 @@ from varuna_runtime.spec.layout import Layout, Slot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPool:
-    """Nodes with at least `memory_bytes` per slot, each cut into units of `unit_slots` neighbouring slots.
+    """Nodes with at least `memory_bytes` and `speed` per slot, in units of `unit_slots` neighbouring slots.
 
     Ranks fill units in order, so stages of one replica are neighbours inside a node. A bigger pool only
     appends units or moves to better nodes: a layout that ran on it before runs as fast on it after.
     """
 
     memory_bytes: int
+    speed: float  # every slot is taken to be as slow as the slowest
     unit_slots: int
-    units: tuple[Slot, ...]  # first slot of each unit; nodes with more units first
+    nodes: tuple[PlannableNode, ...]  # with at least one unit each; those with more units first
+    unit_ends: tuple[int, ...]  # how many units the nodes up to each have
 
     @property
     def num_slots(self) -> int:
         """Slots in whole units."""
-        return len(self.units) * self.unit_slots
+        return self.unit_ends[-1] * self.unit_slots
 
     def placement(self, layout: Layout) -> tuple[Slot, ...]:
-        """Return the slot of each rank."""
-        ranks = (divmod(rank, self.unit_slots) for rank in range(layout.world_size))
-        return tuple(
-            Slot(node=self.units[unit].node, index=self.units[unit].index + offset) for unit, offset in ranks
+        """Return the slot of each rank; replicas go to different domains in turn."""
+        slots = (
+            Slot(node=node.node, index=index)
+            for node in _spread(self.nodes, layout.stages, self.unit_slots)
+            for index in range(node.slots // self.unit_slots * self.unit_slots)
         )
+        return tuple(islice(slots, layout.world_size))
 
     def num_nodes(self, layout: Layout) -> int:
         """Return how many nodes a layout touches."""
-        return len({unit.node for unit in self.units[: -(-layout.world_size // self.unit_slots)]})
+        return bisect_left(self.unit_ends, -(-layout.world_size // self.unit_slots)) + 1
 
     def crosses_nodes(self, layout: Layout) -> bool:
         """Return whether ranks of the layout sit in different units."""
@@ -46,35 +52,59 @@ class SlotPool:
         replicas = range(min(layout.replicas, self.unit_slots))  # from there on the pattern repeats
         return any((layout.rank(stage=stage, replica=d) + 1) % self.unit_slots == 0 for d in replicas)
 
+    def split_stages(self, layout: Layout) -> tuple[bool, ...]:
+        """Return for each boundary between two stages whether it crosses units."""
+        return tuple(self.splits(layout, stage) for stage in range(layout.stages - 1))
+
 
 def pools(nodes: Sequence[PlannableNode], num_nodes_max: int) -> tuple[SlotPool, ...]:
-    """Return the pools worth trying: every memory level with every unit size, without dominated ones."""
-    levels = sorted({node.memory_bytes for node in nodes}, reverse=True)
+    """Return the pools worth trying: every memory and speed with every unit size, without dominated ones."""
+    memories = sorted({node.memory_bytes for node in nodes}, reverse=True)
+    speeds = sorted({node.speed for node in nodes}, reverse=True)
     sizes = range(max((node.slots for node in nodes), default=0), 0, -1)
     found: list[SlotPool] = []
-    for level in levels:
-        roomy = [node for node in nodes if node.memory_bytes >= level]
-        for size in sizes:
-            pool = _pool(roomy, num_nodes_max, level, size)
-            if pool.units and not any(_dominates(other, pool) for other in found):
-                found.append(pool)
+    for memory in memories:
+        for speed in speeds:
+            good = [node for node in nodes if node.memory_bytes >= memory and node.speed >= speed]
+            for size in sizes:
+                pool = _pool(good, num_nodes_max, memory, speed, size)
+                if pool is not None and not any(_dominates(other, pool) for other in found):
+                    found.append(pool)
     return tuple(found)
 
 
-def pool_for(layout: Layout, found: Sequence[SlotPool], unit_slots: int) -> SlotPool | None:
-    """Return the pool with most memory that has room for the layout in units of that size."""
-    roomy = (p for p in found if p.unit_slots == unit_slots and p.num_slots >= layout.world_size)
-    return max(roomy, key=lambda pool: pool.memory_bytes, default=None)
+def pools_for(layout: Layout, found: Sequence[SlotPool]) -> tuple[SlotPool, ...]:
+    """Return the pools with room for the layout: for each unit size and speed the one with most memory.
+
+    Of those that time alike only the one that touches fewest nodes.
+    """
+    roomy: dict[tuple[int, float], SlotPool] = {}
+    for pool in found:
+        if pool.num_slots < layout.world_size:
+            continue
+        name = pool.unit_slots, pool.speed
+        if name not in roomy or pool.memory_bytes > roomy[name].memory_bytes:
+            roomy[name] = pool
+    alike: dict[tuple[object, ...], SlotPool] = {}
+    for pool in sorted(roomy.values(), key=lambda one: (one.num_nodes(layout), -one.unit_slots)):
+        crosses, splits = pool.crosses_nodes(layout), pool.split_stages(layout)
+        alike.setdefault((pool.speed, pool.memory_bytes, crosses, splits), pool)
+    return tuple(alike.values())
 
 
-def _pool(nodes: Sequence[PlannableNode], num_nodes_max: int, level: int, size: int) -> SlotPool:
-    ranked = sorted(nodes, key=lambda n: (-(n.slots // size), -n.memory_bytes, n.node))[:num_nodes_max]
+def _pool(
+    nodes: Sequence[PlannableNode], num_nodes_max: int, memory_bytes: int, speed: float, size: int
+) -> SlotPool | None:
+    roomy = (node for node in nodes if node.slots >= size)
+    ranked = sorted(roomy, key=lambda n: (-(n.slots // size), n.price_per_hour, n.node))[:num_nodes_max]
+    if not ranked:
+        return None
     return SlotPool(
-        memory_bytes=level,
+        memory_bytes=memory_bytes,
+        speed=speed,
         unit_slots=size,
-        units=tuple(
-            Slot(node=node.node, index=unit * size) for node in ranked for unit in range(node.slots // size)
-        ),
+        nodes=tuple(ranked),
+        unit_ends=tuple(accumulate(node.slots // size for node in ranked)),
     )
 
 
@@ -82,5 +112,25 @@ def _dominates(better: SlotPool, worse: SlotPool) -> bool:
     return (
         better.unit_slots % worse.unit_slots == 0
         and better.memory_bytes >= worse.memory_bytes
+        and better.speed >= worse.speed
         and better.num_slots >= worse.num_slots
     )
+
+
+def _spread(nodes: Sequence[PlannableNode], num_stages: int, unit_slots: int) -> Iterator[PlannableNode]:
+    """Return the nodes with as many as a replica takes from one domain, then from the next.
+
+    Only nodes that are equal for the layout change places.
+    """
+    for (units, _), equal in groupby(nodes, key=lambda n: (n.slots // unit_slots, n.price_per_hour)):
+        domains: dict[str, list[PlannableNode]] = {}
+        for node in equal:
+            domains.setdefault(node.domain, []).append(node)
+        size = -(-num_stages // (units * unit_slots))
+        runs = [
+            [members[i : i + size] for i in range(0, len(members), size)]
+            for _, members in sorted(domains.items())
+        ]
+        turns = [run for turn in zip_longest(*runs) for run in turn if run is not None]
+        for run in sorted(turns, key=lambda one: len(one) < size):
+            yield from run

@@ -1,24 +1,35 @@
 """The search: lower bounds first, simulate only what can still win; exact over its candidates."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
-from math import inf
+from heapq import heappop, heappush
+from itertools import count, islice, product
+from math import inf, isinf
+
+import numpy as np
 
 from varuna_manager.planner.bounds import SLACK, pipeline_bound_s
-from varuna_manager.planner.candidates import Candidate, Shape, candidates
+from varuna_manager.planner.candidates import (
+    Candidate,
+    Layouts,
+    Shape,
+    candidates,
+    modest_layouts,
+)
+from varuna_manager.planner.grid import StageGrid
 from varuna_manager.planner.pipeline import Pipeline, pipeline
 from varuna_manager.planner.pools import SlotPool
 from varuna_manager.planner.request import PlanRequest
 from varuna_manager.planner.simulate import Simulation, simulate
-from varuna_manager.planner.stages import StageCutter
-from varuna_runtime.spec.layout import ScheduleKind, Stage
+from varuna_manager.planner.stages import StageCutter, links
+from varuna_manager.planner.workload import at_speed
+from varuna_runtime.spec.layout import Layout, Stage
 
 MOVED_MAX = 128
 """Stages times micro-batches up to which cuts are moved after the simulation; with more, they matter less."""
-TIMINGS_MAX = 64  # schedules of one layout come within fewer candidates than that
-MOVED_GAP = 0.01
+MOVED_GAP = 0.001
 """Gap between simulation and bound below which no cut is moved."""
+OTHERS_MAX = 16  # of each sort that was not simulated, kept for the explanation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,124 +49,224 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """`best` is None when nothing fits; `others` holds the rest in order of `step_s`."""
+    """`best` is None when nothing fits; `others` holds the closest of the rest, in order of `step_s`."""
 
     best: Scored | None
     others: tuple[Scored, ...]
     bound_s: float  # proven for every candidate
+    num_layouts: int
+    num_simulated: int  # candidates, not simulations
 
 
 def search(request: PlanRequest, choices: Sequence[Shape], found: Sequence[SlotPool]) -> Searched:
-    """Return the fastest candidate and the fate of all others; deterministic."""
-    evaluator = _Evaluator(request, choices)
-    ranked = candidates(request.spec, choices, found)
+    """Return the fastest candidate and the fate of others; deterministic.
+
+    Layouts are looked at in order of their coarse bound, their candidates in order of a sharper one. The
+    outcome does not depend on what is pruned: nothing is that could be faster.
+    """
+    rows = Layouts(request.spec, choices, found)
+    waiting = _Waiting(request, choices, found, rows)
     best: Scored | None = None
-    fates: list[Scored] = []
-    for candidate in ranked:
-        scored = evaluator.score(candidate, best.step_s if best else inf)
+    tried: list[Scored] = []
+    bound_s = inf
+    while (next_ := waiting.next(best.step_s if best else inf)) is not None:
+        bound_s = min(bound_s, next_.step_s)
+        scored = waiting.evaluator.score(next_.candidate)
         if scored.simulation is not None and (best is None or scored.rank < best.rank):
             best = scored
-        fates.append(scored)
-    others = sorted((one for one in fates if one is not best), key=lambda one: one.rank)
-    bound_s = min((candidate.bound_s for candidate in ranked), default=inf)
-    return Searched(best=best, others=tuple(others), bound_s=bound_s)
+        tried.append(scored)
+    others = [one for one in (*tried, *waiting.rest()) if one is not best]
+    return Searched(
+        best=best,
+        others=tuple(sorted(others, key=lambda one: one.rank)),
+        bound_s=bound_s,
+        num_layouts=len(rows),
+        num_simulated=len(tried),
+    )
 
 
 def fits(request: PlanRequest, shape: Shape, found: Sequence[SlotPool]) -> bool:
     """Return whether any layout of the shape fits on the pools."""
-    evaluator = _Evaluator(request, (shape,))
-    deepest_first = reversed(candidates(request.spec, (shape,), found))
-    return any(evaluator.cutter(one).stages(one.layout.stages) is not None for one in deepest_first)
+    most = max((pool.memory_bytes for pool in found), default=0)
+    likely = modest_layouts(request.spec, shape, found)
+    if any(cutter.least_memory_bytes() <= most for cutter, _ in _roomiest(request, shape, likely, found)):
+        return True
+    rows = Layouts(request.spec, [shape], found)
+    others = (rows.layout(row) for row in range(len(rows)) if not isinf(rows.sharper_s(row)))
+    return any(cutter.least_memory_bytes() <= most for cutter, _ in _roomiest(request, shape, others, found))
 
 
 def least_memory_bytes(
     request: PlanRequest, choices: Sequence[Shape], found: Sequence[SlotPool]
 ) -> tuple[float, Candidate]:
     """Return the smallest slot memory at which some candidate would fit, with that candidate."""
-    evaluator = _Evaluator(request, choices)
     needs = (
-        (evaluator.cutter(one).least_memory_bytes(one.layout.stages), one)
-        for one in candidates(request.spec, choices, found)
+        (cutter.least_memory_bytes(), replace(candidate, shape=index))
+        for index, shape in enumerate(choices)
+        for cutter, candidate in _roomiest(request, shape, modest_layouts(request.spec, shape, found), found)
     )
     return min(needs, key=lambda need: (need[0], need[1].preference))
+
+
+def _roomiest(
+    request: PlanRequest, shape: Shape, of: Iterable[Layout], found: Sequence[SlotPool]
+) -> Iterator[tuple[StageCutter, Candidate]]:
+    """Yield for each layout the candidate with most memory, by the schedule that needs least."""
+    evaluator = _Evaluator(request, [shape])
+    for layout in of:
+        roomy = candidates(request.spec, [shape], found, shape=0, layout=layout)
+        candidate = max(roomy, key=lambda one: (one.pool.memory_bytes, -one.preference[3]), default=None)
+        if candidate is not None:
+            yield evaluator.cutter(candidate), candidate
+
+
+class _Waiting:
+    """Layouts and candidates whose turn has not come, by bound; bounds get sharper as they come up."""
+
+    def __init__(
+        self, request: PlanRequest, choices: Sequence[Shape], found: Sequence[SlotPool], rows: Layouts
+    ) -> None:
+        self._request, self._choices, self._found, self._rows = request, choices, found, rows
+        self._row = 0
+        self._count = count()
+        self._heap: list[tuple[float, tuple[int, ...], int, Scored | int]] = []  # an int is a row
+        self._unfit: list[Scored] = []
+        self.evaluator = _Evaluator(request, choices)
+
+    def next(self, best_s: float) -> Scored | None:
+        """Return the candidate with the least bound, as `step_s`, if it can be as fast as `best_s`."""
+        while not isinf(least_s := min(self._coarse_s, self._least_s)) and least_s * (1 - SLACK) <= best_s:
+            if self._coarse_s <= self._least_s:
+                self._push(self._rows.sharper_s(self._row), (), self._row)
+                self._row += 1
+                continue
+            item = heappop(self._heap)[-1]
+            if isinstance(item, Scored):
+                return item
+            self._open(item)
+        return None
+
+    def rest(self) -> tuple[Scored, ...]:
+        """Return the closest of those that never had a turn, and some that do not fit."""
+        rows = range(self._row, len(self._rows))
+        first_unfit = int(np.searchsorted(self._rows.bound_s, inf))
+        unfit = range(max(first_unfit, self._row), len(self._rows))
+        waiting = (
+            item if isinstance(item, Scored) else self._closed(item, bound_s)
+            for bound_s, _, _, item in sorted(self._heap, key=lambda entry: entry[:3])
+        )
+        closed = (self._closed(row, float(self._rows.bound_s[row])) for row in rows if row < first_unfit)
+        never = (self._closed(row, inf) for row in unfit)
+        return (
+            *islice(waiting, OTHERS_MAX),
+            *islice(closed, OTHERS_MAX),
+            *self._unfit[:OTHERS_MAX],
+            *islice(never, OTHERS_MAX),
+        )
+
+    @property
+    def _coarse_s(self) -> float:
+        return float(self._rows.bound_s[self._row]) if self._row < len(self._rows) else inf
+
+    @property
+    def _least_s(self) -> float:
+        return self._heap[0][0] if self._heap else inf
+
+    def _push(self, bound_s: float, name: tuple[int, ...], item: Scored | int) -> None:
+        if not isinf(bound_s):
+            heappush(self._heap, (bound_s, name, next(self._count), item))
+        elif len(self._unfit) < OTHERS_MAX:
+            self._unfit.append(
+                replace(item, step_s=inf) if isinstance(item, Scored) else self._closed(item, inf)
+            )
+
+    def _open(self, row: int) -> None:
+        least_s = self._rows.sharper_s(row)
+        for one in self._bounded(row, least_s):
+            bound_s = max(least_s, self.evaluator.cutter(one.candidate).bound_s)
+            name = (*one.candidate.preference, -one.candidate.pool.unit_slots)
+            self._push(bound_s, name, replace(one, step_s=bound_s))
+
+    def _closed(self, row: int, bound_s: float) -> Scored:
+        return next(self._bounded(row, bound_s))
+
+    def _bounded(self, row: int, bound_s: float) -> Iterator[Scored]:
+        shape, layout = self._rows.shape(row), self._rows.layout(row)
+        for one in candidates(self._request.spec, self._choices, self._found, shape=shape, layout=layout):
+            yield Scored(candidate=one, step_s=bound_s, stages=None, simulation=None)
 
 
 class _Evaluator:
     def __init__(self, request: PlanRequest, choices: Sequence[Shape]) -> None:
         self._request, self._shapes = request, choices
+        self._grids: dict[tuple[int, float], StageGrid] = {}
         self._cutters: dict[tuple[object, ...], StageCutter] = {}
-        self._timings: dict[tuple[object, ...], Pipeline] = {}
 
-    def score(self, candidate: Candidate, best_s: float) -> Scored:
-        if candidate.bound_s * (1 - SLACK) > best_s:
-            return Scored(candidate=candidate, step_s=candidate.bound_s, stages=None, simulation=None)
-        stages = self.cutter(candidate).stages(candidate.layout.stages)
-        if stages is None:
-            return Scored(candidate=candidate, step_s=inf, stages=None, simulation=None)
-        scored, bound_s = self._scored(candidate, stages, best_s)
-        is_small = candidate.layout.stages * candidate.num_micro <= MOVED_MAX
-        if scored.simulation is None or not is_small:
+    def score(self, candidate: Candidate) -> Scored:
+        """Return the candidate, simulated with the best cuts that were found."""
+        cutter = self.cutter(candidate)
+        stages = cutter.stages()
+        assert stages is not None
+        scored = self._simulated(candidate, stages)
+        if candidate.layout.stages * candidate.num_micro > MOVED_MAX:
             return scored
-        while bound_s * (1 + MOVED_GAP) < scored.step_s:
-            better = self._moved(scored, min(best_s, scored.step_s))
+        while cutter.bound_s * (1 + MOVED_GAP) < scored.step_s:
+            better = self._moved(scored)
             if better is None:
                 break
             scored = better
         return scored
 
-    def _moved(self, scored: Scored, best_s: float) -> Scored | None:
+    def _moved(self, scored: Scored) -> Scored | None:
         """Return the first that is faster with one cut moved by one segment."""
         assert scored.stages is not None
         cuts = [stage.last for stage in scored.stages]
         for at, by in product(range(len(cuts) - 1), (-1, 1)):
             moved = [*cuts[:at], cuts[at] + by, *cuts[at + 1 :]]
             stages = self.cutter(scored.candidate).stages_at(moved)
-            if stages is None:
+            if stages is None or pipeline_bound_s(self._timed(scored.candidate, stages)) > scored.step_s:
                 continue
-            found, _ = self._scored(scored.candidate, stages, best_s)
-            if found.simulation is not None and found.step_s < scored.step_s * (1 - SLACK):
+            found = self._simulated(scored.candidate, stages)
+            if found.step_s < scored.step_s * (1 - SLACK):
                 return found
         return None
 
-    def _scored(self, candidate: Candidate, stages: tuple[Stage, ...], best_s: float) -> tuple[Scored, float]:
-        """Return the candidate with these stages, simulated if it can still win, and its lower bound."""
-        timing = self._timed(candidate, stages)
-        bound_s = pipeline_bound_s(timing)
-        simulation = None if bound_s * (1 - SLACK) > best_s else simulate(timing)
-        step_s = bound_s if simulation is None else simulation.step_s
-        return Scored(candidate=candidate, step_s=step_s, stages=stages, simulation=simulation), bound_s
+    def _simulated(self, candidate: Candidate, stages: tuple[Stage, ...]) -> Scored:
+        simulation = simulate(self._timed(candidate, stages))
+        return Scored(candidate=candidate, step_s=simulation.step_s, stages=stages, simulation=simulation)
 
     def _timed(self, candidate: Candidate, stages: tuple[Stage, ...]) -> Pipeline:
-        """Return the candidate's times; schedules that are cut alike have them in common."""
-        pool = candidate.pool
-        key = candidate.shape, candidate.layout, pool.unit_slots, pool.memory_bytes, stages
-        if key not in self._timings:
-            if len(self._timings) >= TIMINGS_MAX:
-                self._timings.clear()
-            shape = self._shapes[candidate.shape]
-            self._timings[key] = pipeline(
-                shape.work,
-                self._request.model,
-                shape.batch,
-                pool,
-                layout=candidate.layout,
-                schedule=candidate.schedule,
-                stages=stages,
-            )
-        return replace(self._timings[key], schedule=candidate.schedule)
+        shape = self._shapes[candidate.shape]
+        return pipeline(
+            self._grid(candidate).work,
+            self._request.model,
+            shape.batch,
+            candidate.pool,
+            layout=candidate.layout,
+            schedule=candidate.schedule,
+            stages=stages,
+        )
 
     def cutter(self, candidate: Candidate) -> StageCutter:
-        """Return the cutter that all layouts of equal D, schedule, shape and memory share."""
-        shape, layout = self._shapes[candidate.shape], candidate.layout
-        depth = layout.stages if candidate.schedule is ScheduleKind.ZERO_BUBBLE else 0
-        key = (candidate.shape, layout.replicas, depth, candidate.schedule, candidate.pool.memory_bytes)
+        """Return the cutter of a candidate; those on pools alike have it in common."""
+        shape, pool = self._shapes[candidate.shape], candidate.pool
+        between = links(shape.work, pool, candidate.layout)
+        place = pool.memory_bytes, pool.speed, between
+        key = (candidate.shape, candidate.layout, candidate.schedule, *place)
         if key not in self._cutters:
             self._cutters[key] = StageCutter(
-                shape.work,
+                self._grid(candidate),
                 shape.batch,
-                layout=layout,
+                layout=candidate.layout,
                 schedule=candidate.schedule,
                 num_micro=candidate.num_micro,
-                memory_bytes=candidate.pool.memory_bytes,
+                memory_bytes=pool.memory_bytes,
+                between=between,
             )
         return self._cutters[key]
+
+    def _grid(self, candidate: Candidate) -> StageGrid:
+        key = candidate.shape, candidate.pool.speed
+        if key not in self._grids:
+            self._grids[key] = StageGrid(at_speed(self._shapes[candidate.shape].work, candidate.pool.speed))
+        return self._grids[key]

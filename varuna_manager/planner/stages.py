@@ -1,54 +1,83 @@
-"""Stage cuts under memory: cuts and per-stage recompute of a candidate, or how far it is from fitting."""
+"""Stage cuts under memory: the cuts, recompute and bound of a candidate, or how far it is from fitting."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
-from varuna_manager.planner.cuts import CutTable, intervals
+from varuna_manager.planner.bounds import passes
+from varuna_manager.planner.cuts import CutTable
+from varuna_manager.planner.grid import StageGrid
+from varuna_manager.planner.layout_bounds import least_optimizer_s
 from varuna_manager.planner.memory import MARGIN, Residency, kept, peak_bytes
-from varuna_manager.planner.pipeline import reduction_volume
+from varuna_manager.planner.pipeline import agreement_s, reduction_volume
+from varuna_manager.planner.pools import SlotPool
 from varuna_manager.planner.workload import Floats, Workload, transfer_s
 from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind, Stage
+from varuna_runtime.spec.profile import LinkCost
 from varuna_runtime.spec.programs import most_in_flight
 
 
-class StageCutter:
-    """Cuts for every number of stages at one D, schedule and slot memory; under zero-bubble, for one number.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What the ranks of a layout have between them."""
 
-    A stage costs the lower bound it puts on the step: forwards before it, all its work, then the slower of
-    its reduction and the backwards before it. It recomputes only where it does not fit otherwise; the last
-    stage never does, as its backward follows its forward at once.
+    boundaries: tuple[LinkCost, ...]  # between each stage and the next
+    peers: LinkCost  # of the replicas of a stage
+
+
+def links(work: Workload, pool: SlotPool, layout: Layout) -> Links:
+    """Return the links of a layout on a pool; where replicas differ, the slower one counts for all."""
+    near, far = work.same_node, work.cross_node
+    return Links(
+        boundaries=tuple(far if splits else near for splits in pool.split_stages(layout)),
+        peers=far if pool.crosses_nodes(layout) else near,
+    )
+
+
+class StageCutter:
+    """Cuts for one layout, schedule and slot memory.
+
+    A stage costs the lower bound it puts on the step: the way to it, all its work, then its reduction or the
+    way back; see `bounds`. It recomputes only where it does not fit otherwise; the last stage never does, as
+    its backward follows its forward at once.
     """
 
     def __init__(
         self,
-        work: Workload,
+        grid: StageGrid,
         batch: BatchShape,
         *,
         layout: Layout,
         schedule: ScheduleKind,
         num_micro: int,
         memory_bytes: int,
+        between: Links,
     ) -> None:
-        self._work, self._batch = work, batch
+        self._grid, self._work, self._batch, self._between = grid, grid.work, batch, between
         self._layout, self._schedule, self._num_micro = layout, schedule, num_micro
-        self._room = memory_bytes / MARGIN
-        self._first, self._last, self._valid = intervals(work.num_segments)
-        volume = reduction_volume(batch.virtual_replicas, layout.replicas)
-        params = work.param_bytes[self._last] - work.param_bytes[self._first]
-        self._reduction_s = transfer_s(work.cross_node, 1.0) * volume * params
-        self._table = CutTable(work.num_segments, self._cost)
-        self._least = CutTable(work.num_segments, self._least_peak)
-        self._known: dict[tuple[int, int, int], Stage] = {}  # cuts into more stages end like those into fewer
+        self._memory_bytes, self._room = memory_bytes, memory_bytes / MARGIN
+        inner = self._work.boundary_bytes[1:-1]
+        fewest = float(inner.min()) if len(inner) else 0.0
+        delays = [link.latency_s + transfer_s(link, fewest) for link in between.boundaries]
+        self._lead_s = list(
+            accumulate(delays, initial=0.0)
+        )  # least time of all messages on the way to a stage
+        self._table = CutTable(self._work.num_segments, self._cost)
+        self._least = CutTable(self._work.num_segments, self._least_peak)
 
-    def stages(self, num_stages: int) -> tuple[Stage, ...] | None:
-        """Return the best stages, or None when none fit."""
-        if not np.isfinite(self._table.worst(num_stages)):
+    @property
+    def bound_s(self) -> float:
+        """Lower bound of the step over all cuts; infinity when none fits."""
+        return self._table.worst(self._layout.stages) + agreement_s(self._layout, self._between.peers)
+
+    def stages(self) -> tuple[Stage, ...] | None:
+        """Return the stages with the least bound, or None when none fit."""
+        if not np.isfinite(self.bound_s):
             return None
-        return tuple(
-            self._stage(first, last, num_stages - s)
-            for s, (first, last) in enumerate(self._table.cuts(num_stages))
-        )
+        return self.stages_at([last for _, last in self._table.cuts(self._layout.stages)])
 
     def stages_at(self, cuts: Sequence[int]) -> tuple[Stage, ...] | None:
         """Return the stages that end before the segments `cuts`; None where one is empty or does not fit."""
@@ -70,17 +99,11 @@ class StageCutter:
         kept = self._kept(stages_left, in_flight)
         return float(peak_bytes(self._work, first, last, kept, recompute=recompute))
 
-    def least_memory_bytes(self, num_stages: int) -> float:
-        """Return the slot memory at which `num_stages` stages would begin to fit."""
-        return self._least.worst(num_stages) * MARGIN
+    def least_memory_bytes(self) -> float:
+        """Return the slot memory at which the layout would begin to fit."""
+        return self._least.worst(self._layout.stages) * MARGIN
 
     def _stage(self, first: int, last: int, stages_left: int) -> Stage:
-        place = first, last, stages_left
-        if place not in self._known:
-            self._known[place] = self._chosen(first, last, stages_left)
-        return self._known[place]
-
-    def _chosen(self, first: int, last: int, stages_left: int) -> Stage:
         recompute = self.peak(first, last, stages_left) > self._room
         in_flight = self._most_in_flight(first, last, stages_left, recompute=recompute)
         return Stage(first=first, last=last, recompute=recompute, in_flight=in_flight)
@@ -106,24 +129,63 @@ class StageCutter:
         return most_in_flight(schedule, stages_left=stages_left, num_micro=self._num_micro)
 
     def _cost(self, stages_left: int) -> Floats:
-        work, kept = self._work, self._kept(stages_left)
-        forward = work.forward_s[self._last] - work.forward_s[self._first]
-        compute = work.compute_s[self._last] - work.compute_s[self._first]
-        fits = peak_bytes(work, self._first, self._last, kept, recompute=False) <= self._room
-        micro = np.where(fits, compute, compute + forward)
-        if stages_left > 1:
-            fits |= peak_bytes(work, self._first, self._last, kept, recompute=True) <= self._room
-        micro = np.maximum(micro, transfer_s(work.cross_node, 1.0) * work.boundary_bytes[self._first])
-        tail = np.maximum(self._reduction_s, work.backward_s[self._first])
-        cost = work.forward_s[self._first] + self._num_micro * micro + tail
-        return np.where(self._valid & fits, cost, np.inf)
+        grid, num_micro = self._grid, self._num_micro
+        index = self._layout.stages - stages_left
+        lead_s = self._lead_s[index]
+        micro = self._micro_s(stages_left)
+        busy = lead_s + num_micro * micro
+        if index > 0:
+            link, before_s = self._between.boundaries[index - 1], self._lead_s[index - 1]
+            serial = transfer_s(link, 1.0) * self._work.boundary_bytes[:-1]
+            messages = np.append(num_micro * serial, 0.0)[:, None] + (before_s + link.latency_s)
+            busy = np.maximum(busy, messages + grid.forward_s)
+        if self._schedule is not ScheduleKind.ZERO_BUBBLE:
+            busy = np.maximum(busy, lead_s + self._in_turn_s(stages_left, micro))
+        return busy + self._ends_s(index) + self._optimizer_s
+
+    def _micro_s(self, stages_left: int) -> Floats:
+        """Return the work per micro-batch, with recompute where needed; infinity where it does not fit."""
+        kept = self._kept(stages_left)
+        return self._grid.micro_s(kept, self._memory_bytes, is_last=stages_left == 1)
+
+    def _in_turn_s(self, stages_left: int, micro: Floats) -> Floats:
+        """Micro-batches that wait for each other, there and back, then the backwards of the others."""
+        work, num_micro = self._work, self._num_micro
+        natural = most_in_flight(self._schedule, stages_left=stages_left, num_micro=num_micro)
+        in_turn, others = passes(num_micro, natural)
+        hops_s = 2 * (self._lead_s[-1] - self._lead_s[self._layout.stages - stages_left])
+        beyond = (work.compute_s[-1] - work.compute_s)[:, None]
+        backward = others * (micro - self._grid.forward_s) if others else 0.0
+        return np.asarray(in_turn * (beyond + hops_s) + backward)
+
+    def _ends_s(self, index: int) -> Floats:
+        """Return what is before a stage, and after it: its reduction, or the way back and the first one's."""
+        work, tail = self._work, self._reduction_s
+        if index > 0 and self._schedule is not ScheduleKind.ZERO_BUBBLE:
+            back = work.backward_s[:, None] + (self._lead_s[index] + self._reduction_s[0, 1])
+            tail = np.maximum(tail, back)
+        return np.asarray(work.forward_s[:, None] + tail)
+
+    @cached_property
+    def _reduction_s(self) -> Floats:
+        peers, replicas = self._between.peers, self._layout.replicas
+        volume = reduction_volume(self._batch.virtual_replicas, replicas)
+        params = self._grid.param_bytes
+        one_s = 2 * (replicas - 1) * peers.latency_s + transfer_s(peers, 1.0) * volume * params
+        return np.where(params > 0, one_s, 0.0)
+
+    @cached_property
+    def _optimizer_s(self) -> Floats:
+        """The slowest optimizer step is no faster than a stage's own, and than the least possible."""
+        own = self._grid.param_bytes * self._work.optimizer_step_s_per_byte
+        return np.maximum(own, least_optimizer_s(self._work, np.array(self._layout.stages)))
 
     def _least_peak(self, stages_left: int) -> Floats:
-        kept = self._kept(stages_left)
-        peak = peak_bytes(self._work, self._first, self._last, kept, recompute=False)
+        kept, grid = self._kept(stages_left), self._grid
+        peak = peak_bytes(self._work, grid.first, grid.last, kept, recompute=False)
         if stages_left > 1:
-            peak = np.minimum(peak, peak_bytes(self._work, self._first, self._last, kept, recompute=True))
-        return np.where(self._valid, peak, np.inf)
+            peak = np.minimum(peak, peak_bytes(self._work, grid.first, grid.last, kept, recompute=True))
+        return np.where(grid.is_stage, peak, np.inf)
 
     def _kept(self, stages_left: int, in_flight: int = 0) -> Residency:
         return kept(
@@ -134,3 +196,42 @@ class StageCutter:
             num_micro=self._num_micro,
             in_flight=in_flight or self._least_in_flight(stages_left),
         )
+
+
+class LeastBusy:
+    """The least that stages put on a step beside the way to them and back, whatever the schedule.
+
+    It holds for up to `replicas` replicas and `num_micro` micro-batches or more in each: the memory taken
+    for it is less than any of them keeps.
+    """
+
+    def __init__(
+        self, grid: StageGrid, *, memory_bytes: int, replicas: int, gradient_copies: int, num_micro: int
+    ) -> None:
+        self._grid, self._memory_bytes, self._num_micro = grid, memory_bytes, num_micro
+        self._kept = Residency(gradient_copies=gradient_copies, held=1, replicas=replicas)
+        self._table = CutTable(grid.work.num_segments, self._micro_s)
+        self._shares: dict[int, Floats] = {}
+
+    def micro_s(self, num_stages: int) -> float:
+        """Return the work per micro-batch of the busiest of as many stages, at best."""
+        return self._table.worst(num_stages)
+
+    def share_s(self, stages_left: int) -> Floats:
+        """Return the work of stages which with those after them make `stages_left`.
+
+        Or, where that is more, one micro-batch through all of these, then the backwards of the others.
+        """
+        if stages_left not in self._shares:
+            self._shares[stages_left] = self._share_s(stages_left)
+        return self._shares[stages_left]
+
+    def _share_s(self, stages_left: int) -> Floats:
+        compute, num_micro = self._grid.work.compute_s, self._num_micro
+        micro = self._micro_s(stages_left)
+        others = (num_micro - 1) * (micro - self._grid.forward_s) if num_micro > 1 else 0.0
+        return np.asarray(np.maximum(num_micro * micro, compute[-1] - compute[:, None] + others))
+
+    def _micro_s(self, stages_left: int) -> Floats:
+        kept = replace(self._kept, held=min(stages_left, self._num_micro))
+        return self._grid.micro_s(kept, self._memory_bytes, is_last=stages_left == 1)

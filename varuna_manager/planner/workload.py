@@ -87,6 +87,18 @@ def workload(
     )
 
 
+def at_speed(work: Workload, speed: float) -> Workload:
+    """Return the costs on slots that are `speed` times as fast as the profile's; links stay as they are."""
+    return replace(
+        work,
+        forward_s=work.forward_s / speed,
+        backward_s=work.backward_s / speed,
+        recompute_s=work.recompute_s / speed,
+        input_s=work.input_s / speed,
+        optimizer_step_s_per_byte=work.optimizer_step_s_per_byte / speed,
+    )
+
+
 def transfer_s(link: LinkCost, num_bytes: float) -> float:
     """Return how long `num_bytes` occupy one direction of a link, without its latency."""
     return num_bytes * 8 / link.bandwidth_bps
