@@ -108,6 +108,13 @@ def _slowed(profile: Profile, factor: float) -> Profile:
 
 
 def _head() -> Iterator[str]:
+    yield "# Recorded pools, our policy and the paper's\n"
+    yield (
+        "Goodput is the share of the ideal: the best plan for the nodes of each moment, without any morph. "
+        "Behind it what is missing: time between plans, work done twice, and slower plans. Both policies pay "
+        "the same for a morph, a new launcher (8 s) and a save; the paper's notices losses and plans in no "
+        "time. Virtual time: nothing here was timed.\n"
+    )
     yield (
         "| recording | job | morph | ours | paper | ours: moving, lost, slower | paper: moving, lost, slower "
         "| morphs |"
