@@ -1,5 +1,6 @@
 """`varuna plan`, and how a plan and its reasons look."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +12,9 @@ from varuna_manager.cli.options import examples, json_option, manager_option
 from varuna_manager.cli.output import console, print_json, seconds
 from varuna_manager.cli.tables import table
 from varuna_manager.client import PlanReport
+from varuna_manager.planner.chrome_trace import chrome_trace
+from varuna_manager.planner.picture import picture as svg_picture
+from varuna_manager.planner.recording import record
 from varuna_manager.planner.request import Explanation
 from varuna_runtime.spec.amounts import size
 from varuna_runtime.spec.batches import num_micro_batches
@@ -20,15 +24,36 @@ if TYPE_CHECKING:
     from varuna_manager.planner.request import StageLine
 
 
-@click.command(epilog=examples("varuna plan gpt"))
+FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
+
+
+@click.command(epilog=examples("varuna plan gpt", "varuna plan gpt --picture step.svg"))
 @click.argument("job")
+@click.option("--trace", type=FILE, help="Write the predicted step for Perfetto or chrome://tracing.")
+@click.option("--picture", type=FILE, help="Write the predicted step as an SVG.")
 @json_option
 @manager_option
-def plan(job: str, *, as_json: bool, manager: str | None) -> int:
+def plan(job: str, *, trace: Path | None, picture: Path | None, as_json: bool, manager: str | None) -> int:
     """Show the plan of a job and why it was chosen."""
     with connect(manager) as client:
         report = client.plan(client.job(job).job)
+    if trace or picture:
+        _draw(report, trace, picture)
     return show(report, as_json=as_json)
+
+
+def _draw(report: PlanReport, trace: Path | None, picture: Path | None) -> None:
+    """Write the pictures of a plan's step; without a plan, or its times, there is nothing to draw."""
+    made, why = report.outcome, report.explanation
+    if isinstance(made, Infeasible) or why is None or why.timing is None:
+        click.echo("nothing to draw: the manager gave no plan with its times", err=True)
+        return
+    step = record(why.timing, made.predicted_step_s)
+    if trace is not None:
+        trace.write_text(chrome_trace(step))
+    if picture is not None:
+        title = f"{made.layout}, {made.schedule}: predicted step {seconds(made.predicted_step_s)}"
+        picture.write_text(svg_picture(step, title))
 
 
 def show(report: PlanReport, *, as_json: bool) -> int:

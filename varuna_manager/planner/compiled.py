@@ -21,7 +21,7 @@ from varuna_manager.planner.kernel import (
     Ints,
 )
 from varuna_manager.planner.luck import drawn, luck
-from varuna_manager.planner.pipeline import OWN_LINK, Pipeline
+from varuna_manager.planner.timing import OWN_LINK, Pipeline
 from varuna_runtime.spec.layout import ScheduleKind
 from varuna_runtime.spec.programs import in_flight_cap, most_pending, unit_time_lists
 from varuna_runtime.spec.schedule import choose

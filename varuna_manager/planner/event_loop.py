@@ -10,7 +10,7 @@ from math import inf
 
 from varuna_manager.planner.groups import Group
 from varuna_manager.planner.luck import ACTIVATION, GRADIENT, drawn, luck
-from varuna_manager.planner.pipeline import OWN_LINK, Boundary, Pipeline, StageTiming
+from varuna_manager.planner.timing import OWN_LINK, Boundary, Pipeline, StageTiming
 from varuna_runtime.spec.programs import program
 from varuna_runtime.spec.schedule import KINDS, Op, OpKind, Program, State, next_op
 
@@ -34,14 +34,14 @@ def programs_of(candidate: Pipeline, num_micro: int) -> tuple[Program, ...]:
 
 
 def durations(timing: StageTiming) -> dict[OpKind, float]:
-    """Return the seconds of each op of a stage; I and W are taken as halves of B."""
-    half_s = timing.backward_s / 2
+    """Return the seconds of each op of a stage."""
+    input_s = timing.backward_s / 2 if timing.input_s is None else timing.input_s
     return {
         OpKind.FORWARD: timing.forward_s,
-        OpKind.RECOMPUTE: timing.forward_s,
+        OpKind.RECOMPUTE: timing.replay_s,
         OpKind.BACKWARD: timing.backward_s,
-        OpKind.INPUT: half_s,
-        OpKind.WEIGHT: timing.backward_s - half_s,
+        OpKind.INPUT: input_s,
+        OpKind.WEIGHT: timing.backward_s - input_s,
     }
 
 

@@ -5,6 +5,7 @@ from math import isinf
 
 from varuna_manager.planner.candidates import Shape
 from varuna_manager.planner.memory import kept, peak_bytes
+from varuna_manager.planner.pipeline import pipeline
 from varuna_manager.planner.request import Explanation, PlanRequest, Rival, StageLine
 from varuna_manager.planner.search import Scored, Searched
 from varuna_runtime.spec.amounts import size
@@ -29,6 +30,15 @@ def explanation(
         bubble_share=best.simulation.bubble_share,
         spare_nodes=tuple(sorted({node.node for node in request.nodes} - set(plan.nodes))),
         profile_source=_source(request, shape),
+        timing=pipeline(
+            shape.work,
+            request.model,
+            shape.batch,
+            best.candidate.pool,
+            layout=plan.layout,
+            schedule=plan.schedule,
+            stages=plan.stages,
+        ),
     )
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from varuna_manager.planner.pipeline import OWN_LINK, Pipeline
+from varuna_manager.planner.timing import OWN_LINK, Pipeline
 
 Wires = tuple[int, int]  # of a rank's activations and of its gradients
 

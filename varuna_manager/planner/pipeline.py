@@ -1,6 +1,6 @@
-"""One candidate as times: what the simulator runs and the bounds are proven for."""
+"""From a candidate to its times."""
 
-from dataclasses import dataclass
+from collections import Counter
 from functools import lru_cache
 from math import prod
 
@@ -8,64 +8,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from varuna_manager.planner.pools import SlotPool
+from varuna_manager.planner.timing import OWN_LINK, Boundary, Pipeline, StageTiming
 from varuna_manager.planner.workload import Workload, transfer_s
 from varuna_runtime.spec.batches import num_micro_batches
 from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind, Stage
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import LinkCost
 
-OWN_LINK = -1  # in the place of an interface: messages share it with no others
+__all__ = [
+    "OWN_LINK",
+    "Boundary",
+    "Pipeline",
+    "StageTiming",
+    "interfaces",
+    "most_micro_batches",
+    "pipeline",
+    "shares",
+]
+
 WEIGHT_BYTES = 4  # weights stay float32 whatever the compute type is
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageTiming:
-    """Seconds of one stage: per micro-batch, then once a step."""
-
-    forward_s: float
-    backward_s: float
-    recompute: bool
-    reduction_s: float
-    optimizer_s: float
-    in_flight: int = 0  # see `Stage`
-
-    @property
-    def micro_s(self) -> float:
-        """Work per micro-batch, recompute included."""
-        return self.forward_s * (2 if self.recompute else 1) + self.backward_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Boundary:
-    """One direction of the link between two stages: a message occupies it, then travels."""
-
-    serial_s: float
-    latency_s: float
-    late_s: tuple[float, ...] = ()  # see `LinkCost`
-
-    @property
-    def delay_s(self) -> float:
-        """From the end of an op to the arrival of its message on a free link."""
-        return self.serial_s + self.latency_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
-    """`boundaries[s]` joins stages s and s + 1, both ways; `micro_batches[d]` is the share of replica d."""
-
-    schedule: ScheduleKind
-    stages: tuple[StageTiming, ...]
-    boundaries: tuple[Boundary, ...]
-    micro_batches: tuple[int, ...]
-    agreement_s: float  # tied sums, totals and vote, after the last reduction and before the optimizer
-    compute_factor: tuple[float, ...] = ()  # see `Profile`
-    interfaces: tuple[tuple[int, int], ...] = ()
-    """By rank, what its activations and its gradients leave its node by; empty where nothing is shared."""
-
-    @property
-    def has_jitter(self) -> bool:
-        """True where luck makes a difference."""
-        return bool(self.compute_factor) or any(boundary.late_s for boundary in self.boundaries)
 
 
 @lru_cache(maxsize=4096)
@@ -98,6 +59,8 @@ def pipeline(
         ),
         micro_batches=shares(batch, layout.replicas),
         agreement_s=agreement_s(layout, peers) + _tied_s(model, stages, peers),
+        compute_factor=work.compute_factor,
+        interfaces=interfaces(pool, layout),
     )
 
 
@@ -107,6 +70,26 @@ def most_micro_batches(batch: BatchShape, replicas: int) -> int:
     if num_micro % virtual == 0:
         return -(-virtual // replicas) * (num_micro // virtual)
     return max(shares(batch, replicas))
+
+
+def interfaces(pool: SlotPool, layout: Layout) -> tuple[tuple[int, int], ...]:
+    """Return by rank the node that its activations and its gradients leave, if they leave it.
+
+    Empty where no node has two slots that send over the network: what one slot sends, forwards and backwards
+    in turn, seldom meets.
+    """
+    if pool.unit_slots % layout.stages == 0:
+        return ()
+    numbers: dict[str, int] = {}
+    nodes = [numbers.setdefault(slot.node, len(numbers)) for slot in pool.placement(layout)]
+    found = []
+    for rank, node in enumerate(nodes):
+        stage = layout.stage_of(rank)
+        down = stage + 1 < layout.stages and nodes[rank + 1] != node
+        up = stage > 0 and nodes[rank - 1] != node
+        found.append((node if down else OWN_LINK, node if up else OWN_LINK))
+    senders = Counter(node for node, wires in zip(nodes, found, strict=True) if max(wires) != OWN_LINK)
+    return tuple(found) if max(senders.values(), default=0) > 1 else ()
 
 
 @lru_cache(maxsize=4096)
@@ -153,6 +136,8 @@ def _stage(work: Workload, stage: Stage, peers: LinkCost, *, volume: float, hops
         backward_s=float(work.backward_s[stage.last] - work.backward_s[stage.first]),
         recompute=stage.recompute,
         in_flight=stage.in_flight,
+        recompute_s=float(work.recompute_s[stage.last] - work.recompute_s[stage.first]),
+        input_s=float(work.input_s[stage.last] - work.input_s[stage.first]),
         reduction_s=hops * peers.latency_s + transfer_s(peers, params * volume) if reduces else 0.0,
         optimizer_s=params * work.optimizer_step_s_per_byte,
     )
@@ -160,7 +145,11 @@ def _stage(work: Workload, stage: Stage, peers: LinkCost, *, volume: float, hops
 
 def _boundary(work: Workload, pool: SlotPool, layout: Layout, segment: int, *, after: int) -> Boundary:
     link = work.cross_node if pool.splits(layout, after) else work.same_node
-    return Boundary(serial_s=transfer_s(link, float(work.boundary_bytes[segment])), latency_s=link.latency_s)
+    return Boundary(
+        serial_s=transfer_s(link, float(work.boundary_bytes[segment])),
+        latency_s=link.latency_s,
+        late_s=link.late_s,
+    )
 
 
 def _tied_s(model: ModelRecord, stages: tuple[Stage, ...], peers: LinkCost) -> float:

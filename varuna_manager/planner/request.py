@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from varuna_manager.planner.timing import Pipeline
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import BatchShape, Infeasible, Plan
 from varuna_runtime.spec.model import ModelRecord
@@ -66,6 +67,7 @@ class Explanation:
     bubble_share: float  # idle share of a slot's time in a step
     spare_nodes: tuple[str, ...]
     profile_source: str
+    timing: Pipeline | None = None  # what was simulated; None: of a manager that did not tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ import numpy as np
 from varuna_manager.planner import compiled, event_loop
 from varuna_manager.planner.event_loop import durations, programs_of
 from varuna_manager.planner.groups import Group, alone, groups
-from varuna_manager.planner.pipeline import Pipeline, StageTiming
-from varuna_runtime.spec.schedule import Op
+from varuna_manager.planner.recording import TimedOp
+from varuna_manager.planner.timing import Pipeline, StageTiming
 
 __all__ = [
     "Simulation",
@@ -106,15 +106,6 @@ def _has_numba() -> bool:
 def _busy_s(candidate: Pipeline, stage: StageTiming) -> float:
     mean_micro = sum(candidate.micro_batches) / len(candidate.micro_batches)
     return mean_micro * stage.micro_s + stage.reduction_s + stage.optimizer_s
-
-
-@dataclass(frozen=True, slots=True)
-class TimedOp:
-    """An op of a simulated step and when it runs, in seconds from the start of the step."""
-
-    op: Op
-    start_s: float
-    end_s: float
 
 
 def timeline(candidate: Pipeline, num_micro: int) -> tuple[tuple[TimedOp, ...], ...]:

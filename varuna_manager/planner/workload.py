@@ -32,6 +32,7 @@ class Workload:
     optimizer_step_s_per_byte: float
     same_node: LinkCost
     cross_node: LinkCost
+    compute_factor: tuple[float, ...] = ()  # see `Profile`
 
     @property
     def num_segments(self) -> int:
@@ -84,6 +85,7 @@ def workload(
         optimizer_step_s_per_byte=profile.optimizer_step_s_per_byte,
         same_node=profile.same_node,
         cross_node=profile.cross_node,
+        compute_factor=profile.compute_factor,
     )
 
 
