@@ -90,6 +90,16 @@ def test_a_dry_run_shows_the_plan_and_leaves_no_trace(up: Shell, folder: Path) -
     assert up("status", "--json").json() == before
 
 
+def test_a_dry_run_takes_a_profile_and_refuses_one_of_another_model(up: Shell, folder: Path) -> None:
+    job, fits, other = (str(folder / name) for name in ("job.yaml", "fits.json", "other.json"))
+    numbers = ("--synthetic", "--forward", "7", "--output-size", "1M")
+    up("profile", job, *numbers, "--output", fits)
+    up("profile", *numbers, "--segments", "40", "--params", "1M", "--output", other)
+    assert "it is synthetic" in up("submit", job, "--dry-run", "--profile", fits).out
+    told = refused(up, folder, "--dry-run", "--profile", other).err
+    assert "other.json: the profile is of another model: it has 40 segments" in told
+
+
 def test_a_job_is_followed_to_its_end_and_its_profile_serves_dry_runs(up: Shell, folder: Path) -> None:
     done = up("submit", str(folder / "job.yaml"), "--follow")
     job, *_, last = done.out.splitlines()

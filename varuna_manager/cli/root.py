@@ -39,6 +39,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "events": Entry("streams", "Print what happened, by whom and why."),
         "steps": Entry("steps", "Print the committed steps of a job with their loss."),
         "metrics": Entry("metrics", "Print the figures of steps and evaluations, or write them as files."),
+        "profile": Entry("profile", "Measure the model of a job file on this machine."),
         "plan": Entry("plan", "Show the plan of a job and why it was chosen."),
         "simulate": Entry("simulate", "Replay a recorded pool on a job, without a manager."),
         "cancel": Entry("status", "End a job."),

@@ -3,6 +3,7 @@
 import sys
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job, 
 from varuna_manager.cli.options import examples, follow_option, json_option, manager_option
 from varuna_manager.cli.output import print_json
 from varuna_manager.cli.plan import show
+from varuna_manager.cli.profile_file import profile_for, profile_option
 from varuna_manager.cli.scripts import Measured, ScriptRefused, measure
 from varuna_manager.client import Client, PlanReport, Submission
 from varuna_runtime.spec.errors import Conflict
@@ -28,14 +30,25 @@ RETRY_WITHIN_S = 60.0
 @click.argument("file", type=click.Path(path_type=Path))
 @follow_option("Show the job until it is over; ctrl-C leaves it running.")
 @click.option("--dry-run", is_flag=True, help="Show the plan for the present pool; start nothing.")
+@profile_option
 @json_option
 @manager_option
-def submit(file: Path, *, follow: bool, dry_run: bool, as_json: bool, manager: str | None) -> int:
+def submit(
+    file: Path,
+    *,
+    follow: bool,
+    dry_run: bool,
+    profile_file: Path | None,
+    as_json: bool,
+    manager: str | None,
+) -> int:
     """Submit a job file.
 
     Prints the job's id. Everything is checked before anything starts: the file, what it names, and the
     script up to its call of varuna.train.
     """
+    if profile_file is not None and not dry_run:
+        raise click.UsageError("--profile is for --dry-run: a job that starts is measured on its nodes")
     job = read_job(file)
     if not isinstance(job, JobOnDisk):
         return _refuse(job)
@@ -49,6 +62,8 @@ def submit(file: Path, *, follow: bool, dry_run: bool, as_json: bool, manager: s
         for warning in measured.warnings:
             click.echo(f"note: {warning}", err=True)
         if dry_run:
+            if profile_file is not None:
+                measured = replace(measured, profile=profile_for(profile_file, measured.model))
             return show(_dry_run(client, job, measured), as_json=as_json)
     with packed(job.workdir) as (bundle, archive):
         patiently(lambda: _put(bundle.sha256, archive, manager), RETRY_WITHIN_S)
@@ -73,7 +88,7 @@ def _submitted(submission: Submission, manager: str | None) -> str:
 
 
 def _dry_run(client: Client, job: JobOnDisk, measured: Measured) -> PlanReport:
-    """Plan with the profile the nodes once measured, if the manager has it, else with one of this machine."""
+    """Plan with the given profile, or the one the nodes once measured, else with one of this machine."""
     with packed(job.workdir) as (bundle, _):
         sha256 = bundle.sha256
     try:

@@ -1,7 +1,5 @@
 """One rank of a measuring generation: ranks 0 and 1 time the link, then rank 0 times the segments alone."""
 
-import torch
-
 from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.profile import LinkCost
@@ -10,7 +8,7 @@ from varuna_runtime.worker import clock
 from varuna_runtime.worker.failing import fault_of
 from varuna_runtime.worker.link.late import LateLink
 from varuna_runtime.worker.link_probe import measure_link, with_link
-from varuna_runtime.worker.profiling import measure
+from varuna_runtime.worker.profiling import kind_of, measure
 from varuna_runtime.worker.progress import Progress
 from varuna_runtime.worker.ranks import Group, RankOrder, device_of
 from varuna_runtime.worker.session import LastWord
@@ -71,16 +69,9 @@ class ProfileRank:
             self._partitioned,
             self._order.spec,
             self._device,
-            device_kind=_kind(self._device),
+            device_kind=kind_of(self._device),
             measured_on=nodes[0],
         )
         if cost is not None:
             profile = with_link(profile, cost, measured_on=" and ".join(nodes))
         return canonical.dumps(profile)
-
-
-def _kind(device: torch.device) -> str:
-    """Return the same words as the agent's."""
-    if device.type == "cuda":
-        return f"cuda:{torch.cuda.get_device_name(device)}"
-    return f"cpu:{torch.backends.cpu.get_cpu_capability().lower()}"

@@ -5,7 +5,6 @@ A subprocess: `python -m varuna_runtime.worker.profiling --job JOB.json --workdi
 
 import sys
 from dataclasses import replace
-from statistics import median
 from typing import NoReturn
 
 import torch
@@ -26,7 +25,7 @@ from varuna_runtime.worker.hosts import ScriptStopped
 from varuna_runtime.worker.inspection import main
 from varuna_runtime.worker.memory_probe import num_bytes
 from varuna_runtime.worker.partitioning import partition_of
-from varuna_runtime.worker.samples import quantiles
+from varuna_runtime.worker.samples import quantiles, typical
 from varuna_runtime.worker.segment_probe import (
     Clock,
     Entering,
@@ -62,7 +61,7 @@ class ProfileHost:
         torch.set_num_threads(settings.threads)
         partitioned = partition_of(training)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        profile = measure(training, partitioned, self._spec, device)
+        profile = measure(training, partitioned, self._spec, device, device_kind=kind_of(device))
         self.answer = ProfiledModel(model=_record(partitioned, settings), profile=profile)
         raise ScriptStopped
 
@@ -120,6 +119,13 @@ def measure(
         compute_factor=quantiles(probe.factors),
         measured_on=f"{measured_on} (links guessed)",
     )
+
+
+def kind_of(device: torch.device) -> str:
+    """Return the same words as the agent's."""
+    if device.type == "cuda":
+        return f"cuda:{torch.cuda.get_device_name(device)}"
+    return f"cpu:{torch.backends.cpu.get_cpu_capability().lower()}"
 
 
 def _sizes(settings: ResolvedTraining) -> tuple[int, ...]:
@@ -217,7 +223,7 @@ class _Probe:
 
     def _note_factors(self, times: Times) -> None:
         for kind in times.kinds:
-            if (middle := median(kind)) >= SHORTEST_S:
+            if (middle := typical(kind)) >= SHORTEST_S:
                 self.factors += (time_s / middle for time_s in kind)
 
 

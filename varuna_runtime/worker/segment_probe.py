@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from varuna_runtime.spec.profile import SegmentCost
 from varuna_runtime.worker.accumulate import BLOCK
 from varuna_runtime.worker.build import BuiltStage
 from varuna_runtime.worker.memory_probe import SavedBytes, num_bytes, taken
-from varuna_runtime.worker.samples import is_settled
+from varuna_runtime.worker.samples import is_settled, typical
 from varuna_runtime.worker.segment import Frame
 from varuna_runtime.worker.split import Owed
 from varuna_runtime.worker.stage import Loss, MicroBatch, StageRunner, weighted_sum
@@ -131,7 +130,7 @@ class SegmentProbe:
         state = self._built.optimizer.tensors([name for name, _ in self._segment.parameters])
         largest = max((parameter.numel() for _, parameter in self._segment.parameters), default=0)
         return OptimizerCost(
-            step_s=median(times),
+            step_s=typical(times),
             state_bytes=num_bytes(state.values()),
             step_bytes=step.peak_bytes,
             scratch_bytes=torch.float64.itemsize * min(largest, BLOCK),
@@ -217,14 +216,14 @@ def segment_cost(
 ) -> SegmentCost:
     """Return the record of one segment: medians, and bytes as counted."""
     return SegmentCost(
-        forward_s=median(times.forward),
-        backward_s=median(times.backward),
+        forward_s=typical(times.forward),
+        backward_s=typical(times.backward),
         output_bytes=output_bytes,
         saved_bytes=sizes.saved_bytes,
         param_bytes=param_bytes,
         optimizer_bytes=optimizer.state_bytes,
-        recompute_s=median(times.recompute),
-        input_s=median(times.input),
+        recompute_s=typical(times.recompute),
+        input_s=typical(times.input),
         workspace_bytes=sizes.workspace_bytes,
         split_workspace_bytes=sizes.split_workspace_bytes,
         owed_bytes=sizes.owed_bytes,

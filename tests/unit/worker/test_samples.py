@@ -1,6 +1,15 @@
 import pytest
 
-from varuna_runtime.worker.samples import ENOUGH, FEWEST, MOST, is_settled, quantile, quantiles, spread
+from varuna_runtime.worker.samples import (
+    ENOUGH,
+    FEWEST,
+    MOST,
+    is_settled,
+    quantile,
+    quantiles,
+    spread,
+    typical,
+)
 
 
 def test_the_spread_is_between_the_quartiles_so_that_one_outlier_is_none() -> None:
@@ -29,3 +38,8 @@ def test_quantiles_are_interpolated_ascending_and_trimmed() -> None:
     assert found[10] == 500.0
     assert found[-1] < 1000
     assert quantiles([1.0, 2.0]) == ()
+
+
+def test_of_two_timings_the_lower_one_is_typical() -> None:
+    assert typical([9.0, 1.0]) == 1.0
+    assert typical([9.0, 1.0, 2.0]) == 2.0
