@@ -38,11 +38,11 @@ def plan(job: str, *, trace: Path | None, picture: Path | None, as_json: bool, m
     with connect(manager) as client:
         report = client.plan(client.job(job).job)
     if trace or picture:
-        _draw(report, trace, picture)
+        draw(report, trace, picture)
     return show(report, as_json=as_json)
 
 
-def _draw(report: PlanReport, trace: Path | None, picture: Path | None) -> None:
+def draw(report: PlanReport, trace: Path | None, picture: Path | None) -> None:
     """Write the pictures of a plan's step; without a plan, or its times, there is nothing to draw."""
     made, why = report.outcome, report.explanation
     if isinstance(made, Infeasible) or why is None or why.timing is None:

@@ -9,7 +9,7 @@ from varuna_manager.planner.request import (
     Rival,
     StageLine,
 )
-from varuna_manager.planner.simulate import Simulation, simulate
+from varuna_manager.planner.simulate import Simulation, Spread, quantiles, simulate
 
 __all__ = [
     "Explanation",
@@ -18,7 +18,9 @@ __all__ = [
     "PlannableNode",
     "Rival",
     "Simulation",
+    "Spread",
     "StageLine",
     "plan",
+    "quantiles",
     "simulate",
 ]

@@ -8,6 +8,7 @@ from varuna_manager.planner.memory import kept, peak_bytes
 from varuna_manager.planner.pipeline import pipeline
 from varuna_manager.planner.request import Explanation, PlanRequest, Rival, StageLine
 from varuna_manager.planner.search import Scored, Searched
+from varuna_manager.planner.workload import at_speed
 from varuna_runtime.spec.amounts import size
 from varuna_runtime.spec.layout import Plan, Stage
 
@@ -31,7 +32,7 @@ def explanation(
         spare_nodes=tuple(sorted({node.node for node in request.nodes} - set(plan.nodes))),
         profile_source=_source(request, shape),
         timing=pipeline(
-            shape.work,
+            at_speed(shape.work, best.candidate.pool.speed),
             request.model,
             shape.batch,
             best.candidate.pool,

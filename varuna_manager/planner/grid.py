@@ -16,6 +16,7 @@ class StageGrid:
         self.first, self.last, self.is_stage = intervals(work.num_segments)
         self.forward_s = self._between(work.forward_s)
         self.compute_s = self._between(work.compute_s)
+        self.recompute_s = self._between(work.recompute_s)
         self.param_bytes = self._between(work.param_bytes)
         self._fits: dict[tuple[Residency, int, bool], NDArray[np.bool_]] = {}
 
@@ -33,7 +34,7 @@ class StageGrid:
         if is_last or bool(fits.sum() == self.is_stage.sum()):
             return np.where(fits, self.compute_s, np.inf)
         replayed = self.fits(kept, memory_bytes, recompute=True)
-        return np.where(fits, self.compute_s, np.where(replayed, self.compute_s + self.forward_s, np.inf))
+        return np.where(fits, self.compute_s, np.where(replayed, self.compute_s + self.recompute_s, np.inf))
 
     def _between(self, prefix: Floats) -> Floats:
         return np.asarray(prefix[self.last] - prefix[self.first])

@@ -6,7 +6,9 @@ from math import ceil, floor, log10
 from varuna_manager.planner.recording import StageRecord, StepRecord, TimedMessage, TimedOp
 from varuna_runtime.spec.schedule import OpKind
 
-WIDTH, LEFT, TOP = 1600, 90, 56
+LEFT, RIGHT, TOP = 90, 30, 56
+WIDTH_MIN, WIDTH_MAX = 1200, 8000
+NUMBERED = 17  # width of a bar that two digits fit into: what the shortest op is drawn with, if there is room
 BAR, LINK, GAP = 22, 4, 6  # heights of a stage's ops, of a direction of its link, and below
 ROW = BAR + 2 * LINK + GAP
 LETTER = 6.2  # width of one in a bar
@@ -25,11 +27,12 @@ def picture(step: StepRecord, title: str) -> str:
     """Return the SVG of the first replicas of a step."""
     shown = [rank for rank in step.ranks if rank.replica < REPLICAS_MAX]
     height = TOP + ROW * len(shown) + 40
-    scale = (WIDTH - LEFT - 20) / step.step_s if step.step_s > 0 else 0.0
+    width = _width(step)
+    scale = (width - LEFT - RIGHT) / step.step_s if step.step_s > 0 else 0.0
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" font-family="sans-serif" font-size="11">',
-        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
         f'<text x="10" y="20" font-size="15">{_escaped(title)}</text>',
         *_legend(step),
         *_axis(step, scale, TOP + ROW * len(shown)),
@@ -37,6 +40,13 @@ def picture(step: StepRecord, title: str) -> str:
     for row, rank in enumerate(shown):
         parts += _row(step, rank, scale, TOP + ROW * row)
     return "\n".join([*parts, "</svg>\n"])
+
+
+def _width(step: StepRecord) -> int:
+    """Return the width at which the numbers of all micro-batches can be read, within reason."""
+    shortest_s = min((ran.end_s - ran.start_s for ran in step.ranks[0].ops), default=0.0)
+    wanted = step.step_s / shortest_s * NUMBERED if shortest_s > 0 else WIDTH_MAX
+    return int(min(max(LEFT + RIGHT + wanted, WIDTH_MIN), WIDTH_MAX))
 
 
 def _row(step: StepRecord, rank: StageRecord, scale: float, top: float) -> Iterator[str]:

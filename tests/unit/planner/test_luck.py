@@ -4,11 +4,14 @@ from itertools import product
 import pytest
 
 from tests.support.pipelines import random_pipeline, uniform
+from tests.support.planning import nodes
 from varuna_manager.planner.groups import groups
 from varuna_manager.planner.luck import SEEDS, drawn, luck
+from varuna_manager.planner.pipeline import interfaces
+from varuna_manager.planner.pools import SlotPool, pools
 from varuna_manager.planner.simulate import quantiles, simulate
 from varuna_manager.planner.timing import OWN_LINK, Boundary, Pipeline
-from varuna_runtime.spec.layout import ScheduleKind
+from varuna_runtime.spec.layout import Layout, ScheduleKind
 
 SKEWED = tuple(0.9 + 0.02 * n**2 for n in range(5))  # mean 1.01
 
@@ -102,3 +105,23 @@ def test_an_interface_that_nobody_shares_is_a_link(seed: int) -> None:
     ranks = len(asked.stages) * len(asked.micro_batches)
     own = tuple((2 * rank, 2 * rank + 1) for rank in range(ranks))
     assert simulate(replace(asked, interfaces=own)) == simulate(replace(asked, interfaces=()))
+
+
+def pool(slots: int, num_nodes: int) -> SlotPool:
+    (found,) = pools(nodes(num_nodes, slots=slots), num_nodes)[:1]
+    return found
+
+
+def test_what_leaves_a_node_by_two_slots_shares_its_interface() -> None:
+    """Stages 0 1 2 | 0 1 2 on nodes of two slots: 0 1, 2 0, 1 2."""
+    shared = interfaces(pool(2, 3), Layout(stages=3, replicas=2))
+    assert shared == ((-1, -1), (0, -1), (-1, 1), (1, -1), (-1, 2), (-1, -1))
+
+
+@pytest.mark.parametrize(
+    ("slots", "layout"), [(4, Layout(stages=2, replicas=4)), (1, Layout(stages=4, replicas=2))]
+)
+def test_nothing_is_shared_where_replicas_stay_inside_a_node_or_a_node_has_one_slot(
+    slots: int, layout: Layout
+) -> None:
+    assert interfaces(pool(slots, 8), layout) == ()
