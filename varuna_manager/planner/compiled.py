@@ -92,6 +92,11 @@ def ends(candidate: Pipeline, group: Group) -> list[float]:
     return [float(end_s) for end_s in task.free_s]
 
 
+def is_loaded() -> bool:
+    """Return whether the next call of `ends` finds all that it needs; results do not depend on it."""
+    return kernels.cache_info().currsize > 0
+
+
 @lru_cache(maxsize=1)
 def kernels() -> tuple[Kernel, Kernel]:
     """Return the compiled `static` and `dynamic`; the first call costs an import, and once a compilation.

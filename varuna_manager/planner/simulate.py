@@ -29,6 +29,7 @@ __all__ = [
 
 SMALL_OPS = 20_000
 """Ops up to which the plain event loop is faster than to load the compiled one, as in a small job's plan."""
+TINY_OPS = 500  # the same once it is loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +60,7 @@ def simulate(candidate: Pipeline, seed: int | None = None) -> Simulation:
     Without a seed every op takes its profiled time; with one, times are drawn from the quantiles of the
     candidate, equal draws for equal seeds whatever the schedule. Seeds are from 0 to 2^31 - 1.
     """
-    ends_s = _last_ends(candidate, seed)
-    reduced_s = max(end_s + stage.reduction_s for end_s, stage in zip(ends_s, candidate.stages, strict=True))
-    return Simulation(
-        step_s=reduced_s + candidate.agreement_s + max(stage.optimizer_s for stage in candidate.stages),
-        busy_s=tuple(_busy_s(candidate, stage) for stage in candidate.stages),
-    )
+    return _simulated(candidate, groups(candidate, seed), num_runs=1)
 
 
 def quantiles(candidate: Pipeline, seeds: Sequence[int]) -> Spread:
@@ -72,29 +68,37 @@ def quantiles(candidate: Pipeline, seeds: Sequence[int]) -> Spread:
     if not candidate.has_jitter:
         step_s = simulate(candidate).step_s
         return Spread(p50_s=step_s, p95_s=step_s, mean_s=step_s)
-    steps_s = [simulate(candidate, seed).step_s for seed in seeds]
+    runs = (_simulated(candidate, groups(candidate, seed), num_runs=len(seeds)) for seed in seeds)
+    steps_s = [run.step_s for run in runs]
     p50_s, p95_s = np.quantile(steps_s, (0.5, 0.95))
     return Spread(p50_s=float(p50_s), p95_s=float(p95_s), mean_s=float(np.mean(steps_s)))
 
 
 def stage_ends(candidate: Pipeline, num_micro: int) -> tuple[float, ...]:
     """Return when each stage of a replica with `num_micro` micro-batches, alone on its links, is done."""
-    return tuple(_ends(candidate, alone(num_micro)))
+    return tuple(rank.free_s for rank in event_loop.run(candidate, alone(num_micro)))
 
 
-def _last_ends(candidate: Pipeline, seed: int | None) -> list[float]:
-    """Return when each stage has ended on all replicas."""
+def _simulated(candidate: Pipeline, found: Sequence[Group], *, num_runs: int) -> Simulation:
+    """Return the step of the groups of a candidate, as one of `num_runs` alike."""
+    num_ops = (
+        num_runs * sum(group.num_micro for group in found) * sum(2 + s.recompute for s in candidate.stages)
+    )
     num_stages = len(candidate.stages)
     ends_s = [0.0] * num_stages
-    for group in groups(candidate, seed):
-        for rank, end_s in enumerate(_ends(candidate, group)):
+    for group in found:
+        for rank, end_s in enumerate(_ends(candidate, group, num_ops)):
             ends_s[rank % num_stages] = max(ends_s[rank % num_stages], end_s)
-    return ends_s
+    reduced_s = max(end_s + stage.reduction_s for end_s, stage in zip(ends_s, candidate.stages, strict=True))
+    return Simulation(
+        step_s=reduced_s + candidate.agreement_s + max(stage.optimizer_s for stage in candidate.stages),
+        busy_s=tuple(_busy_s(candidate, stage) for stage in candidate.stages),
+    )
 
 
-def _ends(candidate: Pipeline, group: Group) -> list[float]:
-    num_ops = group.num_micro * sum(2 + stage.recompute for stage in candidate.stages)
-    if num_ops > SMALL_OPS and _has_numba():
+def _ends(candidate: Pipeline, group: Group, num_ops: int) -> list[float]:
+    """Return when each rank of a group is done; `num_ops` is what loading the compiled loop would pay for."""
+    if num_ops > (TINY_OPS if compiled.is_loaded() else SMALL_OPS) and _has_numba():
         return compiled.ends(candidate, group)
     return [rank.free_s for rank in event_loop.run(candidate, group)]
 
