@@ -5,6 +5,7 @@ A stamp is the first number of the tensor: its receiver sleeps until then. A cha
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -182,6 +183,9 @@ class LateLink:
                     self._early[source, tag].append(message)
             if sum(map(len, self._early.values())) > num_early:
                 return
+
+    def meanwhile(self, work: Callable[[], None]) -> None:
+        """See Link; what is late would not be known there."""
 
     def abort(self, fault: Any) -> None:
         """See Link."""

@@ -1,5 +1,6 @@
 """Exchanges that made other systems hang, on our own connections: both directions, all sizes, any order."""
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -153,3 +154,19 @@ def test_a_header_longer_than_what_is_read_ahead_arrives(pair: list[TcpLink]) ->
     pair[0].send(1, "after", (torch.tensor(1),))
     assert [float(t) for t in awaited(pair[1], 0, "many")] == list(range(5000))
     assert int(awaited(pair[1], 0, "after")[0]) == 1
+
+
+def test_messages_are_answered_while_the_rank_computes(pair: list[TcpLink]) -> None:
+    first, second = pair
+    answered = threading.Event()
+
+    def answer() -> None:
+        if (message := second.poll(0, "question")) is not None:
+            second.send(0, "answer", tuple(2 * t for t in message))
+            answered.set()
+
+    second.meanwhile(answer)
+    first.send(1, "question", (torch.ones(MEGABYTE),))
+    assert answered.wait(60), "its rank never looks"
+    (doubled,) = awaited(first, 1, "answer")
+    assert doubled.equal(torch.full((MEGABYTE,), 2.0))

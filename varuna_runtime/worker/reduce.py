@@ -5,6 +5,7 @@ back. That is a reduce-scatter and an all-gather, at their volume where D is a p
 begins as soon as its last gradient is there; buckets of blocks let sums and both directions overlap.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -53,7 +54,11 @@ class Team:
 
 
 class StageReduction:
-    """One rank's part in the reduction of its stage, step by step; never blocks."""
+    """One rank's part in the reduction of its stage, step by step; never blocks.
+
+    A link with a thread of its own goes on with it while the rank computes; what it does then is what the
+    rank would do later, in an order that no sum depends on.
+    """
 
     def __init__(
         self, team: Team, accumulators: Sequence[Accumulator], ranges: Sequence[Sequence[slice]]
@@ -64,25 +69,48 @@ class StageReduction:
         self._pending: set[int] = set()  # spaces that did not start yet
         self._complete: list[int] = []
         self._waits_for = ""
+        self._turn = threading.Lock()  # held by whoever goes on with it
+        self._failure: Exception | None = None  # met by the link's thread
+        self._link = team.link
 
     def begin(self, virtual: int) -> None:
         """Start a step of `virtual` virtual replicas; whatever is left of another one is forgotten."""
-        self._works.clear()
-        self._complete.clear()
-        self._pending = set(range(len(self._spaces)))
-        for space in self._spaces:
-            space.begin(virtual)
+        with self._turn:
+            self._works.clear()
+            self._complete.clear()
+            self._pending = set(range(len(self._spaces)))
+            for space in self._spaces:
+                space.begin(virtual)
+        self._link.meanwhile(self._go_on)
 
     def start(self, segment: int) -> None:
         """Hand over the sums of a segment: this replica's last gradient of the step is in them."""
-        for at in sorted(self._pending):
-            if self._spaces[at].segment == segment:
-                self._pending.remove(at)
-                self._spaces[at].scatter()
-                self._works += ((at, self._spaces[at].combined()), (at, self._spaces[at].gathered()))
+        with self._turn:
+            for at in sorted(self._pending):
+                if self._spaces[at].segment == segment:
+                    self._pending.remove(at)
+                    self._spaces[at].scatter()
+                    self._works += ((at, self._spaces[at].combined()), (at, self._spaces[at].gathered()))
 
     def advance(self) -> bool:
         """Do what the messages that are here allow; return whether that was anything."""
+        with self._turn:
+            return self._advanced()
+
+    def _go_on(self) -> None:
+        """Do the same in the link's thread, unless the rank's own is at it; an error waits for that one."""
+        if not self._turn.acquire(blocking=False):
+            return
+        try:
+            self._advanced()
+        except Exception as err:
+            self._failure = err
+        finally:
+            self._turn.release()
+
+    def _advanced(self) -> bool:
+        if self._failure is not None:
+            raise self._failure
         has_moved = False
         for at, work in tuple(self._works):
             for signal in work:
@@ -104,14 +132,16 @@ class StageReduction:
         """
         for segment in sorted({space.segment for space in self._spaces}, reverse=True):
             self.start(segment)  # a replica may have had no micro-batch
-        while self._works or self._complete:
-            has_moved = self.advance()
-            if self._complete:
-                at = self._complete.pop(0)
+        while True:
+            with self._turn:
+                has_moved = self._advanced()
+                at = self._complete.pop(0) if self._complete else None
+                has_more = bool(self._works or self._complete)
+            if at is not None:
                 on_sum(at, self._spaces[at].sum)
-                has_moved = True
-            if self._works or self._complete:
-                yield PROGRESSED if has_moved else Waiting(self._waits_for)
+            if not has_more:
+                break
+            yield PROGRESSED if has_moved or at is not None else Waiting(self._waits_for)
         return [space.sum for space in self._spaces]
 
 

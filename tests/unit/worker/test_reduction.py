@@ -1,6 +1,6 @@
 """How the sums of replicas come together: which bytes travel, when, and to which bits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from tests.support import toys
 from tests.support.driver import drive
 from tests.support.fleet import NO_STEP, Fleet, settings_of
+from varuna_runtime.spec.errors import PeerLost
 from varuna_runtime.spec.job import Exactness, ReduceDtype
 from varuna_runtime.spec.reduction import Node, combine, share
 from varuna_runtime.worker.accumulate import BLOCK, BUCKET, Accumulator, Space, spaces_of
 from varuna_runtime.worker.engine import RankEngine
-from varuna_runtime.worker.link.memory import MemoryNetwork
+from varuna_runtime.worker.link.memory import MemoryLink, MemoryNetwork
 from varuna_runtime.worker.reduce import StageReduction, Sum, Team
+from varuna_runtime.worker.signals import run
 from varuna_runtime.worker.training import Training
 
 CPU = torch.device("cpu")
@@ -125,6 +127,58 @@ def test_bfloat16_on_the_wire_halves_the_bytes_and_leaves_replicas_equal() -> No
     assert sums[0].flat.equal(sums[1].flat)
     assert sums[0].flat.dtype is torch.float32
     torch.testing.assert_close(sums[0].flat, canonical(leaves), rtol=2**-6, atol=2**-5)
+
+
+class WorkingLink(MemoryLink):
+    """Lets a test be the thread of the link."""
+
+    work: Callable[[], None]
+
+    def meanwhile(self, work: Callable[[], None]) -> None:
+        self.work = work
+
+
+def started(
+    network: MemoryNetwork, space: Space, leaves: Sequence[Tensor]
+) -> list[tuple[WorkingLink, StageReduction]]:
+    """Two replicas that have handed over their sums."""
+    found = []
+    for replica in range(2):
+        accumulator = Accumulator(space, CPU)
+        owned = share(len(leaves), 2, replica)
+        accumulator.start(len(leaves), owned)
+        for v in owned:
+            accumulator.add(space.views(leaves[v].clone()))
+            accumulator.finish_leaf(v)
+        link = WorkingLink(network, replica)
+        team = Team(link=link, peers=(0, 1), replica=replica)
+        reduction = StageReduction(team, [accumulator], [space.owner_ranges(2)])
+        reduction.begin(len(leaves))
+        reduction.start(0)
+        found.append((link, reduction))
+    return found
+
+
+def test_what_the_links_thread_did_is_done() -> None:
+    network, space = MemoryNetwork(2), space_of(2 * BUCKET + BLOCK, 5)
+    leaves = leaves_of(space)
+    replicas = started(network, space, leaves)
+    for link, _ in (*replicas, *replicas):
+        link.work()
+    for _, reduction in replicas:
+        (total,) = run(reduction.finished(lambda at, total: None), wait=lambda: pytest.fail("all is there"))
+        assert total.flat.equal(canonical(leaves))
+
+
+def test_what_the_links_thread_met_is_raised_where_the_rank_goes_on() -> None:
+    network, space = MemoryNetwork(2), space_of(4)
+    (link, reduction), _ = started(network, space, leaves_of(space))
+    network.drop_messages()
+    network.lose(1, "its node vanished")
+    link.work()
+    for _ in range(2):
+        with pytest.raises(PeerLost, match="its node vanished"):
+            reduction.advance()
 
 
 def test_where_the_order_is_free_a_replica_hands_over_one_sum() -> None:

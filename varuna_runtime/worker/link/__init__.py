@@ -1,5 +1,6 @@
 """The seam between ranks: tagged messages of tensors, first in first out; it never knows what they mean."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -8,7 +9,7 @@ from varuna_runtime.spec.generation import Fault
 
 
 class Link(Protocol):
-    """What one rank uses, from one thread, to talk to the others of its generation.
+    """What one rank uses to talk to the others of its generation: one thread, and what it does `meanwhile`.
 
     A message keeps each tensor's shape, dtype and `requires_grad` flag. The sender leaves the tensors
     unchanged until an answer proves that they arrived.
@@ -33,6 +34,14 @@ class Link(Protocol):
 
     def wait(self) -> None:
         """Block until some poll may answer anew, or raise, since the last one."""
+        ...
+
+    def meanwhile(self, work: Callable[[], None]) -> None:
+        """Let `work` be called, in a thread of the link's, when messages came while the rank computes.
+
+        Not every link has such a thread, so `work` must only be what the rank would do later as well. It
+        may send and poll, and must not raise.
+        """
         ...
 
     def abort(self, fault: Fault) -> None:

@@ -5,7 +5,7 @@ The engine's thread never blocks in a send, and a dead peer wakes it at once ins
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from queue import SimpleQueue
 
 from torch import Tensor
@@ -77,6 +77,9 @@ class DistLink:
         with self._changed:
             self._changed.wait_for(lambda: self._num_events != self._missed_at)
             self._missed_at = None
+
+    def meanwhile(self, work: Callable[[], None]) -> None:
+        """Forget it: on accelerators computing leaves the rank's own thread free."""
 
     def abort(self, fault: Fault) -> None:
         """Tell every peer; return when all have gone too, or after a second."""

@@ -1,5 +1,7 @@
 """A link for a rank whose peers are not there yet: the engine is built first, the group joined later."""
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from varuna_runtime.spec.generation import Fault
@@ -12,6 +14,7 @@ class LateLink:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._link: Link | None = None
+        self._meanwhile: Callable[[], None] | None = None
 
     @property
     def rank(self) -> int:
@@ -22,6 +25,8 @@ class LateLink:
         """From now on, use this link."""
         assert link.rank == self._rank
         self._link = link
+        if self._meanwhile is not None:
+            link.meanwhile(self._meanwhile)
 
     def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
         """See Link."""
@@ -34,6 +39,12 @@ class LateLink:
     def wait(self) -> None:
         """See Link."""
         self._attached.wait()
+
+    def meanwhile(self, work: Callable[[], None]) -> None:
+        """See Link."""
+        self._meanwhile = work
+        if self._link is not None:
+            self._link.meanwhile(work)
 
     def abort(self, fault: Fault) -> None:
         """See Link; nobody to tell before a link was attached."""

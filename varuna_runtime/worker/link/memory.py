@@ -1,6 +1,7 @@
 """All ranks of a layout in one process: queues for wires."""
 
 from collections import defaultdict, deque
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -94,6 +95,9 @@ class MemoryLink:
     def wait(self) -> None:
         """Refuse: whoever blocks the only thread waits for ever."""
         raise Deadlock(f"rank {self._rank} waits, but the ranks of one process are driven, not waited for")
+
+    def meanwhile(self, work: Callable[[], None]) -> None:
+        """Forget it: all ranks of one process have one thread."""
 
     def abort(self, fault: Fault) -> None:
         """Tell the network."""

@@ -40,6 +40,7 @@ class TcpLink:
         self._num_events = 0
         self._missed_at: int | None = None  # events seen by the first poll without a message since a wait
         self._is_closed = False
+        self._meanwhile: Callable[[], None] | None = None
         self._moving = threading.Lock()  # held by whoever moves bytes
         self._has_backlog = threading.Event()
         self._helper = threading.Thread(target=self._look_after, name="link", daemon=True)
@@ -99,6 +100,10 @@ class TcpLink:
                 self._move(None)
             self._missed_at = None
 
+    def meanwhile(self, work: Callable[[], None]) -> None:
+        """See Link; the helper thread calls it."""
+        self._meanwhile = work
+
     def abort(self, fault: Fault) -> None:
         """Tell every peer; return when all have gone too, or after a second."""
         with self._moving:
@@ -146,13 +151,18 @@ class TcpLink:
             try:
                 if self._is_closed:
                     return
+                seen = self._num_events
                 self._move(0)
+                has_news = self._num_events != seen
                 pause_s = _BUSY_LOOK_S if self._hub.is_busy else _IDLE_LOOK_S
             except Exception as err:  # out of memory, say; in silence it would leave the engine waiting
                 text = f"its link failed: {type(err).__name__}: {err}".splitlines()[0]
                 self._fail(Fault(rank=self._rank, cause=Cause.WORKER_CRASH, message=text))
+                has_news = False
             finally:
                 self._moving.release()
+            if has_news and self._meanwhile is not None:
+                self._meanwhile()
 
     # --- with the lock held ----------------------------------------------------------------------------
 
