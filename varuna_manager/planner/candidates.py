@@ -210,9 +210,14 @@ def modest_layouts(spec: JobSpec, shape: Shape, found: Sequence[SlotPool]) -> It
 
 def _columns(spec: JobSpec, shape: Shape, found: Sequence[SlotPool], unit_slots: int) -> Columns:
     stages, replicas = _grid(spec, shape, found)
+    counts = np.unique(replicas)
     num_micro = np.zeros(int(replicas.max(initial=0)) + 1, dtype=np.int64)
-    for count in np.unique(replicas):
-        num_micro[count] = most_micro_batches(shape.batch, int(count))
+    num_micro[counts] = [most_micro_batches(shape.batch, int(count)) for count in counts]
+    if not shape.work.is_optimizer_sharded:
+        is_useful = np.isin(
+            replicas, _useful_replicas(shape.batch, counts.tolist(), num_micro[counts].tolist())
+        )
+        stages, replicas = stages[is_useful], replicas[is_useful]
     return Columns(
         stages=stages,
         replicas=replicas,
@@ -220,6 +225,24 @@ def _columns(spec: JobSpec, shape: Shape, found: Sequence[SlotPool], unit_slots:
         speed=_fastest(found, stages * replicas),
         is_apart=stages * replicas > unit_slots,
     )
+
+
+def _useful_replicas(batch: BatchShape, counts: Sequence[int], num_micro: Sequence[int]) -> list[int]:
+    """Return the counts without those that fewer replicas do as well as, whatever the stages.
+
+    These have as many micro-batches each, and do not cut the tree of sums more unevenly: they send no more,
+    keep no more, and need fewer slots.
+    """
+    useful: list[int] = []
+    seen: list[tuple[int, float, int]] = []
+    for count, micro in zip(counts, num_micro, strict=True):
+        sent = reduction_volume(batch.virtual_replicas, count)
+        sums = residency(batch, replicas=count, held=1).gradient_copies
+        if any(n == micro and at_most <= sent and fewest <= sums for n, at_most, fewest in seen):
+            continue
+        seen = [one for one in seen if one[0] == micro] + [(micro, sent, sums)]
+        useful.append(count)
+    return useful
 
 
 def _grid(spec: JobSpec, shape: Shape, found: Sequence[SlotPool]) -> tuple[Ints, Ints]:

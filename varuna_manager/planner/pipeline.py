@@ -92,7 +92,7 @@ def interfaces(pool: SlotPool, layout: Layout) -> tuple[tuple[int, int], ...]:
     return tuple(found) if max(senders.values(), default=0) > 1 else ()
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2**14)
 def reduction_volume(virtual_replicas: int, replicas: int) -> float:
     """Return the bytes a rank sends per gradient byte: ordered reduce-scatter, then all-gather (contract E4).
 

@@ -233,5 +233,6 @@ class LeastBusy:
         return np.asarray(np.maximum(num_micro * micro, compute[-1] - compute[:, None] + others))
 
     def _micro_s(self, stages_left: int) -> Floats:
-        kept = replace(self._kept, held=min(stages_left, self._num_micro))
+        held = min(stages_left, self._num_micro)
+        kept = replace(self._kept, held=1 << (held.bit_length() - 1))  # fewer than they are: fewer to look at
         return self._grid.micro_s(kept, self._memory_bytes, is_last=stages_left == 1)
