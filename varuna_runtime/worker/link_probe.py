@@ -1,32 +1,36 @@
-"""Measures the link between two ranks by ping-pong; both call it, the lower rank serves."""
+"""Measures the link between two ranks by ping-pong; both call it, the lower rank asks."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from statistics import median
 
 import torch
 from torch import Tensor
 
 from varuna_runtime.spec.profile import LinkCost, Profile
 from varuna_runtime.worker.link import Link
+from varuna_runtime.worker.link_fit import link_cost
 
 TAG = "link-probe"
-BULK_BYTES = 2**20
+SMALL_BYTES = 1
+BULK_BYTES = (2**18, 2**20, 2**22)  # above what a shaped line lets pass at once
 ROUNDS = 10
 WARM_UP_ROUNDS = 2  # connections open lazily
+LONGEST_S = 0.1
+"""A message that takes longer is the last size: on a slow line it tells enough."""
+_END = -1
 
 
 def measure_link(link: Link, peer: int, *, clock: Callable[[], float]) -> LinkCost:
     """Return the cost of the link to `peer`, which calls this too; both get the lower rank's figures."""
-    small, bulk = torch.zeros(1), torch.zeros(BULK_BYTES, dtype=torch.uint8)
     if link.rank > peer:
-        _echo(link, peer, 2 * (ROUNDS + WARM_UP_ROUNDS))
-        latency_s, bandwidth_bps = _receive(link, peer).tolist()
-        return LinkCost(latency_s=latency_s, bandwidth_bps=bandwidth_bps)
-    latency_s = _one_way_s(link, peer, small, clock)
-    serial_s = max(_one_way_s(link, peer, bulk, clock) - latency_s, 1e-9)
-    cost = LinkCost(latency_s=latency_s, bandwidth_bps=BULK_BYTES * 8 / serial_s)
-    figures = torch.tensor([cost.latency_s, cost.bandwidth_bps], dtype=torch.float64)
+        _answer(link, peer)
+        latency_s, bandwidth_bps, *late_s = _receive(link, peer)[0].tolist()
+        return LinkCost(latency_s=latency_s, bandwidth_bps=bandwidth_bps, late_s=tuple(late_s))
+    asker = _Asker(link, peer, clock)
+    small = [there_and_back_s / 2 for there_and_back_s in asker.times(SMALL_BYTES, SMALL_BYTES)]
+    cost = link_cost(small, asker.bulk(min(small)))
+    _ask(link, peer, SMALL_BYTES, _END)
+    figures = torch.tensor([cost.latency_s, cost.bandwidth_bps, *cost.late_s], dtype=torch.float64)
     link.send(peer, TAG, (figures,))
     return cost
 
@@ -41,22 +45,55 @@ def with_link(profile: Profile, cost: LinkCost, *, measured_on: str) -> Profile:
     return replace(profile, cross_node=cost, same_node=same_node, measured_on=measured_on)
 
 
-def _one_way_s(link: Link, peer: int, message: Tensor, clock: Callable[[], float]) -> float:
-    times: list[float] = []
-    for _ in range(ROUNDS + WARM_UP_ROUNDS):
-        started = clock()
-        link.send(peer, TAG, (message,))
-        _receive(link, peer)
-        times.append((clock() - started) / 2)
-    return median(times[WARM_UP_ROUNDS:])
+def with_inner_link(profile: Profile, cost: LinkCost, *, node: str) -> Profile:
+    """Return the profile with a measured link inside a node; between nodes it is at most as good."""
+    guess = profile.cross_node
+    cross_node = LinkCost(
+        latency_s=max(guess.latency_s, cost.latency_s),
+        bandwidth_bps=min(guess.bandwidth_bps, cost.bandwidth_bps),
+    )
+    measured_on = f"{node} (links between nodes guessed)"
+    return replace(profile, same_node=cost, cross_node=cross_node, measured_on=measured_on)
 
 
-def _echo(link: Link, peer: int, rounds: int) -> None:
-    for _ in range(rounds):
-        link.send(peer, TAG, (_receive(link, peer),))
+class _Asker:
+    """Times messages one after the other."""
+
+    def __init__(self, link: Link, peer: int, clock: Callable[[], float]) -> None:
+        self._link, self._peer, self._clock = link, peer, clock
+
+    def bulk(self, back_s: float) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+        """Return one-way times by bytes, to the peer and from it; the small half takes `back_s`."""
+        there: dict[int, list[float]] = {}
+        back: dict[int, list[float]] = {}
+        for num_bytes in BULK_BYTES:
+            there[num_bytes] = [t - back_s for t in self.times(num_bytes, SMALL_BYTES)]
+            back[num_bytes] = [t - back_s for t in self.times(SMALL_BYTES, num_bytes)]
+            if min(there[num_bytes] + back[num_bytes]) > LONGEST_S:
+                break
+        return there, back
+
+    def times(self, num_bytes: int, answer_bytes: int) -> list[float]:
+        """Return how long message and answer took, each time."""
+        times: list[float] = []
+        for _ in range(ROUNDS + WARM_UP_ROUNDS):
+            started = self._clock()
+            _ask(self._link, self._peer, num_bytes, answer_bytes)
+            _receive(self._link, self._peer)
+            times.append(self._clock() - started)
+        return times[WARM_UP_ROUNDS:]
 
 
-def _receive(link: Link, peer: int) -> Tensor:
+def _ask(link: Link, peer: int, num_bytes: int, answer_bytes: int) -> None:
+    link.send(peer, TAG, (torch.zeros(num_bytes, dtype=torch.uint8), torch.tensor([answer_bytes])))
+
+
+def _answer(link: Link, peer: int) -> None:
+    while (answer_bytes := int(_receive(link, peer)[1])) != _END:
+        link.send(peer, TAG, (torch.zeros(answer_bytes, dtype=torch.uint8),))
+
+
+def _receive(link: Link, peer: int) -> tuple[Tensor, ...]:
     while (message := link.poll(peer, TAG)) is None:
         link.wait()
-    return message[0]
+    return message

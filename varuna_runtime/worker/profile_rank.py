@@ -7,7 +7,7 @@ from varuna_runtime.wire.v1 import common_pb2, worker_pb2
 from varuna_runtime.worker import clock
 from varuna_runtime.worker.failing import fault_of
 from varuna_runtime.worker.link.late import LateLink
-from varuna_runtime.worker.link_probe import measure_link, with_link
+from varuna_runtime.worker.link_probe import measure_link, with_inner_link, with_link
 from varuna_runtime.worker.profiling import kind_of, measure
 from varuna_runtime.worker.progress import Progress
 from varuna_runtime.worker.ranks import Group, RankOrder, device_of
@@ -72,6 +72,8 @@ class ProfileRank:
             device_kind=kind_of(self._device),
             measured_on=nodes[0],
         )
-        if cost is not None:
+        if cost is not None and len(nodes) == 1:
+            profile = with_inner_link(profile, cost, node=nodes[0])
+        elif cost is not None:
             profile = with_link(profile, cost, measured_on=" and ".join(nodes))
         return canonical.dumps(profile)
