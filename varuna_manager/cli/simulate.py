@@ -1,6 +1,5 @@
 """`varuna simulate`: what a recorded pool would do to a job."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from varuna_manager import traces
 from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job
 from varuna_manager.cli.options import F, as_bytes, as_seconds, examples, json_option
 from varuna_manager.cli.output import console, print_json
+from varuna_manager.cli.profile_file import read_profile
 from varuna_manager.cli.replayed import document, view
 from varuna_manager.cli.scripts import ScriptRefused, measure
 from varuna_manager.traces import Recording
@@ -27,7 +27,6 @@ from varuna_manager.whatif import (
 )
 from varuna_manager.whatif.plot import svg
 from varuna_manager.whatif.policyfile import parse_policy
-from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.mistakes import Mistake
 from varuna_runtime.spec.model import ModelRecord
@@ -192,8 +191,9 @@ def _policy(name: str, ours: Ours, paper: Paper) -> Policy:
 def _profile(path: Path | None, job: JobOnDisk) -> tuple[ModelRecord, Profile]:
     """Return the model with its profile: out of a file, or measured on this machine."""
     if path is not None:
-        model, profile = _stored(path)
-        return replace(model, num_steps=job.spec.steps or model.num_steps), profile
+        stored = read_profile(path)
+        num_steps = job.spec.steps or stored.model.num_steps
+        return replace(stored.model, num_steps=num_steps), stored.profile
     click.echo("measuring the model on this machine", err=True)
     try:
         found = measure(job.spec, job.workdir, with_profile=True)
@@ -203,21 +203,6 @@ def _profile(path: Path | None, job: JobOnDisk) -> tuple[ModelRecord, Profile]:
         raise
     assert found.profile is not None
     return found.model, found.profile
-
-
-def _stored(path: Path) -> tuple[ModelRecord, Profile]:
-    """Read `{"model": ..., "profile": ...}`, the two as canonical JSON."""
-    try:
-        parts = json.loads(_text(path, "profile"))
-        model = canonical.loads(ModelRecord, json.dumps(parts["model"]))
-        profile = canonical.loads(Profile, json.dumps(parts["profile"]))
-    except (ValueError, KeyError, TypeError) as err:
-        raise InvalidInput(f'{path}: seen no profile, wanted JSON with "model" and "profile": {err}') from err
-    except InvalidInput as err:
-        raise InvalidInput(f"{path}: {err}") from err
-    if model.hash() != profile.model_hash:
-        raise InvalidInput(f"{path}: its profile is of another model than the one it holds")
-    return model, profile
 
 
 def _draw(path: Path, scenario: Scenario, compared: Comparison, pool: str) -> None:

@@ -87,7 +87,7 @@ def test_a_single_line_is_a_pool_that_stays(capsys: pytest.CaptureFixture[str], 
         (["--policy", "missing.yaml"], "cannot be read"),
         (["--from", "3h", "--to", "2h"], "wanted a time to replay"),
         (["--trace", "/nowhere"], "cannot be read"),
-        (["--profile", str(JOB)], "seen no profile"),
+        (["--profile", str(JOB)], "wanted JSON as `varuna profile"),
     ],
 )
 def test_mistakes_say_what_was_wanted(
