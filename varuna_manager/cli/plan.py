@@ -91,7 +91,11 @@ def _gap(made: Plan, why: Explanation | None) -> str:
         return ""
     gap = 100 * (made.predicted_step_s / why.lower_bound_s - 1)
     bound = seconds(why.lower_bound_s)
-    return f", {gap:.0f}% above the lower bound of {bound}; a slot idles {100 * why.bubble_share:.0f}% of it"
+    return (
+        f", {gap:.1f}% above the lower bound of {bound}\n"
+        f"a slot idles {100 * why.bubble_share:.0f}% of it; "
+        f"without the network it would be {100 * why.network_share:.0f}% shorter"
+    )
 
 
 def _stage_table(made: Plan, why: Explanation | None) -> RenderableType:
@@ -129,5 +133,6 @@ def _reasons(why: Explanation) -> list[RenderableType]:
         ]
         parts += ["", table(columns, rows)]
     if why.spare_nodes:
-        parts += ["", f"spare nodes: {', '.join(why.spare_nodes)}"]
+        reason = f" ({why.spare_reason})" if why.spare_reason else ""
+        parts += ["", f"spare nodes: {', '.join(why.spare_nodes)}{reason}"]
     return [*parts, "", f"from the profile: {why.profile_source}"]

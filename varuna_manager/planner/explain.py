@@ -1,6 +1,7 @@
 """The explanation of a plan: its stages, what lost and why, and how far it is from what is provable."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isinf
 
 from varuna_manager.planner.candidates import Shape
@@ -8,6 +9,8 @@ from varuna_manager.planner.memory import kept, peak_bytes
 from varuna_manager.planner.pipeline import pipeline
 from varuna_manager.planner.request import Explanation, PlanRequest, Rival, StageLine
 from varuna_manager.planner.search import Scored, Searched
+from varuna_manager.planner.simulate import simulate
+from varuna_manager.planner.timing import Boundary, Pipeline
 from varuna_manager.planner.workload import at_speed
 from varuna_runtime.spec.amounts import size
 from varuna_runtime.spec.layout import Plan, Stage
@@ -24,6 +27,15 @@ def explanation(
     assert best is not None
     assert best.simulation is not None
     shape = choices[best.candidate.shape]
+    timing = pipeline(
+        at_speed(shape.work, best.candidate.pool.speed),
+        request.model,
+        shape.batch,
+        best.candidate.pool,
+        layout=plan.layout,
+        schedule=plan.schedule,
+        stages=plan.stages,
+    )
     return Explanation(
         stages=tuple(_line(best, shape, s, stage) for s, stage in enumerate(plan.stages)),
         rivals=_rivals(best, searched.others, choices),
@@ -31,20 +43,48 @@ def explanation(
         bubble_share=best.simulation.bubble_share,
         spare_nodes=tuple(sorted({node.node for node in request.nodes} - set(plan.nodes))),
         profile_source=_source(request, shape),
-        timing=pipeline(
-            at_speed(shape.work, best.candidate.pool.speed),
-            request.model,
-            shape.batch,
-            best.candidate.pool,
-            layout=plan.layout,
-            schedule=plan.schedule,
-            stages=plan.stages,
-        ),
+        timing=timing,
+        network_share=_network_share(timing, best.step_s),
+        spare_reason=_spare_reason(request, plan, searched),
     )
 
 
+def _network_share(timing: Pipeline, step_s: float) -> float:
+    """Return the share of the step that would go if messages and reductions took no time."""
+    free = replace(
+        timing,
+        stages=tuple(replace(stage, reduction_s=0.0) for stage in timing.stages),
+        boundaries=tuple(Boundary(serial_s=0.0, latency_s=0.0) for _ in timing.boundaries),
+        agreement_s=0.0,
+        interfaces=(),
+    )
+    return max(0.0, 1 - simulate(free).step_s / step_s) if step_s > 0 else 0.0
+
+
+def _spare_reason(request: PlanRequest, plan: Plan, searched: Searched) -> str:
+    """Return why the nodes that are left idle are, or an empty string."""
+    best, used = searched.best, set(plan.nodes)
+    left = [node for node in request.nodes if node.node not in used]
+    if best is None or not left:
+        return ""
+    size_ = plan.layout.world_size
+    larger = [one for one in searched.others if one.candidate.layout.world_size > size_]
+    others = sorted({node.device_kind for node in left} - {request.profile.device_kind} - {""})
+    kinds = f"; of kind {', '.join(others)}, not the job's" if others else ""
+    ours = f"{plan.layout} on {size_} slots"
+    if not larger or isinf(larger[0].step_s):
+        return f"no layout on more than {size_} slots is possible or worth a look{kinds}"
+    rival = larger[0]
+    slower = rival.step_s / best.step_s - 1 if best.step_s > 0 else 0.0
+    more = f"{rival.candidate.layout} on {rival.candidate.layout.world_size}"
+    if slower < 1e-9:
+        return f"{ours} is as fast as {more}{kinds}"
+    return f"{ours} beats {more}, {slower:.1%} slower{'' if rival.simulation else ' at best'}{kinds}"
+
+
 def _line(best: Scored, shape: Shape, index: int, stage: Stage) -> StageLine:
-    work, candidate = shape.work, best.candidate
+    candidate = best.candidate
+    work = at_speed(shape.work, candidate.pool.speed)
     resident = kept(
         shape.batch,
         candidate.schedule,

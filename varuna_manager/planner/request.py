@@ -67,6 +67,8 @@ class Explanation:
     bubble_share: float  # idle share of a slot's time in a step
     spare_nodes: tuple[str, ...]
     profile_source: str
+    network_share: float = 0.0  # of the step, that would go if messages and reductions took no time
+    spare_reason: str = ""  # why the spare nodes are idle
     timing: Pipeline | None = None  # what was simulated; None: of a manager that did not tell
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.support.planning import FREE_LINK, UNEVEN, job, nodes, planned, profile, request
 from varuna_manager.planner import PlannableNode
 from varuna_runtime.spec.layout import Layout, Plan
+from varuna_runtime.spec.profile import LinkCost
 
 
 def asked_of(usable: list[PlannableNode], **fields: object) -> Plan:
@@ -43,3 +44,24 @@ def test_the_cheaper_of_equal_nodes_are_taken() -> None:
     made = asked_of(usable, layout={"stages": 2, "replicas": 1})
     assert made.layout == Layout(stages=2, replicas=1)
     assert made.nodes == ("n001", "n002")
+
+
+def test_the_explanation_says_why_nodes_are_spare() -> None:
+    spec = job(layout={"stages": 2, "replicas": 2}, virtual_replicas=4)
+    _, pinned = planned(request(spec, UNEVEN, nodes(5)))
+    assert pinned.spare_nodes == ("n004",)
+    assert pinned.spare_reason == "no layout on more than 4 slots is possible or worth a look"
+    free = job(batch_size=4, micro_batch_size=2, virtual_replicas=2)
+    made, why = planned(request(free, UNEVEN, nodes(20)))
+    assert f"{made.layout} on {made.layout.world_size} slots" in why.spare_reason
+
+
+def test_the_share_of_the_network_is_what_free_links_would_save() -> None:
+    slow = LinkCost(latency_s=0.5, bandwidth_bps=1e9)
+    spec = job(layout={"stages": 2, "replicas": 1}, virtual_replicas=1)
+    shares = [
+        planned(request(spec, UNEVEN, nodes(2), measured=profile(UNEVEN, link=link)))[1].network_share
+        for link in (FREE_LINK, slow)
+    ]
+    assert shares[0] == pytest.approx(0.0)
+    assert shares[1] > 0.1
