@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 
 from varuna_manager.planner.timing import OWN_LINK, Pipeline
 
@@ -35,7 +36,15 @@ def groups(candidate: Pipeline, seed: int | None = None) -> tuple[Group, ...]:
         seed = None
     if seed is None and not candidate.interfaces:
         return tuple(alone(num_micro) for num_micro in sorted(set(candidate.micro_batches)))
-    found = (_group(candidate, members, seed) for members in _joined(candidate))
+    return _groups(candidate.micro_batches, candidate.interfaces, len(candidate.stages), seed)
+
+
+@lru_cache(maxsize=64)
+def _groups(
+    shares: tuple[int, ...], interfaces: tuple[Wires, ...], num_stages: int, seed: int | None
+) -> tuple[Group, ...]:
+    joined = _joined(len(shares), interfaces, num_stages)
+    found = (_group(shares, interfaces, num_stages, members, seed) for members in joined)
     return tuple(dict.fromkeys(found))
 
 
@@ -46,16 +55,20 @@ def alone(num_micro: int) -> Group:
 
 def whole(candidate: Pipeline, seed: int | None = None) -> Group:
     """Return all replicas as one group."""
-    return _group(
-        candidate, list(range(len(candidate.micro_batches))), seed if candidate.has_jitter else None
-    )
-
-
-def _group(candidate: Pipeline, members: list[int], seed: int | None) -> Group:
     shares = candidate.micro_batches
-    stages = len(candidate.stages)
-    wires = candidate.interfaces and tuple(
-        candidate.interfaces[replica * stages + stage] for replica in members for stage in range(stages)
+    seed = seed if candidate.has_jitter else None
+    return _group(shares, candidate.interfaces, len(candidate.stages), list(range(len(shares))), seed)
+
+
+def _group(
+    shares: tuple[int, ...],
+    interfaces: tuple[Wires, ...],
+    num_stages: int,
+    members: list[int],
+    seed: int | None,
+) -> Group:
+    wires = interfaces and tuple(
+        interfaces[replica * num_stages + stage] for replica in members for stage in range(num_stages)
     )
     first = (sum(shares[:replica]) for replica in members)
     return Group(
@@ -79,16 +92,15 @@ def _renumbered(wires: tuple[Wires, ...]) -> tuple[Wires, ...]:
     return tuple((names.get(down, OWN_LINK), names.get(up, OWN_LINK)) for down, up in wires)
 
 
-def _joined(candidate: Pipeline) -> list[list[int]]:
+def _joined(replicas: int, interfaces: tuple[Wires, ...], num_stages: int) -> list[list[int]]:
     """Return the replicas that share interfaces with one another, directly or through others."""
-    stages = len(candidate.stages)
-    joined = [[replica] for replica in range(len(candidate.micro_batches))]
+    joined = [[replica] for replica in range(replicas)]
     at: dict[int, int] = {}  # the replica that was first on an interface
-    for rank, pair in enumerate(candidate.interfaces):
+    for rank, pair in enumerate(interfaces):
         for wire in pair:
             if wire == OWN_LINK:
                 continue
-            first, second = joined[at.setdefault(wire, rank // stages)], joined[rank // stages]
+            first, second = joined[at.setdefault(wire, rank // num_stages)], joined[rank // num_stages]
             if first is not second:
                 first += second
                 for replica in second:

@@ -72,11 +72,12 @@ def most_micro_batches(batch: BatchShape, replicas: int) -> int:
     return max(shares(batch, replicas))
 
 
+@lru_cache(maxsize=1024)
 def interfaces(pool: SlotPool, layout: Layout) -> tuple[tuple[int, int], ...]:
     """Return by rank the node that its activations and its gradients leave, if they leave it.
 
-    Empty where no node has two slots that send over the network: what one slot sends, forwards and backwards
-    in turn, seldom meets.
+    Ranks of a node are neighbours, so these are the gradients of its first and the activations of its last.
+    Empty where no node sends both.
     """
     if pool.unit_slots % layout.stages == 0:
         return ()
@@ -88,7 +89,7 @@ def interfaces(pool: SlotPool, layout: Layout) -> tuple[tuple[int, int], ...]:
         down = stage + 1 < layout.stages and nodes[rank + 1] != node
         up = stage > 0 and nodes[rank - 1] != node
         found.append((node if down else OWN_LINK, node if up else OWN_LINK))
-    senders = Counter(node for node, wires in zip(nodes, found, strict=True) if max(wires) != OWN_LINK)
+    senders = Counter(wire for wires in found for wire in wires if wire != OWN_LINK)
     return tuple(found) if max(senders.values(), default=0) > 1 else ()
 
 

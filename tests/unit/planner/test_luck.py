@@ -112,16 +112,16 @@ def pool(slots: int, num_nodes: int) -> SlotPool:
     return found
 
 
-def test_what_leaves_a_node_by_two_slots_shares_its_interface() -> None:
+def test_what_two_slots_of_a_node_send_out_shares_its_interface() -> None:
     """Stages 0 1 2 | 0 1 2 on nodes of two slots: 0 1, 2 0, 1 2."""
     shared = interfaces(pool(2, 3), Layout(stages=3, replicas=2))
     assert shared == ((-1, -1), (0, -1), (-1, 1), (1, -1), (-1, 2), (-1, -1))
 
 
-@pytest.mark.parametrize(
-    ("slots", "layout"), [(4, Layout(stages=2, replicas=4)), (1, Layout(stages=4, replicas=2))]
-)
-def test_nothing_is_shared_where_replicas_stay_inside_a_node_or_a_node_has_one_slot(
-    slots: int, layout: Layout
-) -> None:
-    assert interfaces(pool(slots, 8), layout) == ()
+def test_what_one_slot_sends_both_ways_shares_the_interface_of_its_node() -> None:
+    assert interfaces(pool(1, 3), Layout(stages=3, replicas=1)) == ((0, -1), (1, 1), (-1, 2))
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_nothing_is_shared_where_no_node_sends_both_ways(slots: int) -> None:
+    assert interfaces(pool(slots, 8), Layout(stages=2, replicas=4)) == ()
