@@ -121,6 +121,9 @@ def _running_bytes(work: Workload, first: Index, last: Index, kept: Residency, *
         beside = saved if kept.runs_ahead else 0.0
         running = np.maximum(running, beside + work.peaks.replayed[first, last])
     stash = kept.held * work.boundary_bytes[first] + (full - 1) * saved
+    # The loss needs the data of what is held, and one more micro-batch is read ahead.
+    reads = np.greater(first, 0) & np.equal(last, work.num_segments)
+    stash = stash + np.where(reads, (kept.held + 1) * work.boundary_bytes[0], 0.0)
     highest = stash + owed + running
     if kept.owed:  # nothing is owed yet when the first I is tried
         highest = np.maximum(highest, stash + work.peaks.split[first, last])

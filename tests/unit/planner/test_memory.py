@@ -111,6 +111,21 @@ def test_the_peak_is_the_sum_of_its_parts() -> None:
     assert peak_bytes(work, 1, 3, resident, recompute=True) == fixed + 3 * 10 + 2000
 
 
+def test_the_last_stage_holds_data_for_its_loss() -> None:
+    (at,) = profile(COSTS).by_micro_batch
+    fed = replace(profile(COSTS), by_micro_batch=(replace(at, input_bytes=70),))
+    resident = residency(batch(1), replicas=1, held=3)
+
+    def added(first: int, last: int) -> float:
+        peaks = [
+            peak_bytes(workload(each, 2), first, last, resident, recompute=False)
+            for each in (fed, profile(COSTS))
+        ]
+        return float(peaks[0] - peaks[1])
+
+    assert [added(1, 3), added(1, 4), added(0, 2)] == [0, (3 + 1) * 70, (3 + 2) * 70]
+
+
 @pytest.mark.parametrize("virtual", range(1, 40))
 @pytest.mark.parametrize("replicas", range(1, 9))
 def test_no_replica_ever_holds_more_sums_than_are_counted(virtual: int, replicas: int) -> None:
