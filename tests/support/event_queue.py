@@ -2,8 +2,8 @@
 
 import heapq
 
+from varuna_manager.planner.event_loop import durations, programs_of
 from varuna_manager.planner.pipeline import Pipeline
-from varuna_manager.planner.simulate import durations, programs_of
 from varuna_runtime.spec.schedule import Op, OpKind, State, next_op
 
 

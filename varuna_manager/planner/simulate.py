@@ -10,22 +10,9 @@ from importlib.util import find_spec
 import numpy as np
 
 from varuna_manager.planner import compiled, event_loop
-from varuna_manager.planner.event_loop import durations, programs_of
 from varuna_manager.planner.groups import Group, alone, groups
 from varuna_manager.planner.recording import TimedOp
 from varuna_manager.planner.timing import Pipeline, StageTiming
-
-__all__ = [
-    "Simulation",
-    "Spread",
-    "TimedOp",
-    "durations",
-    "programs_of",
-    "quantiles",
-    "simulate",
-    "stage_ends",
-    "timeline",
-]
 
 SMALL_OPS = 20_000
 """Ops up to which the plain event loop is faster than to load the compiled one, as in a small job's plan."""

@@ -9,7 +9,8 @@ from tests.support.planning_checks import check_invariants
 from varuna_manager.planner import PlannableNode
 from varuna_manager.planner.memory import Residency, kept, most_sums, peak_bytes, residency
 from varuna_manager.planner.pipeline import Boundary, Pipeline, StageTiming
-from varuna_manager.planner.simulate import TimedOp, timeline
+from varuna_manager.planner.recording import TimedOp
+from varuna_manager.planner.simulate import timeline
 from varuna_manager.planner.workload import workload
 from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind
 from varuna_runtime.spec.reduction import owned_nodes, share
