@@ -37,7 +37,7 @@ def _searched(request: PlanRequest, usable: Sequence[PlannableNode], every: Sequ
     choices = _lasting_shapes(request, usable, every)
     searched = search(request, choices, found)
     if searched.best is None:
-        return PlanOutcome(outcome=refused_memory(request, every, found), explanation=None)
+        return PlanOutcome(outcome=refused_memory(request, every, usable, found), explanation=None)
     chosen = _plan(searched.best, choices)
     for num_micro in set(shares(chosen.batch, chosen.layout.replicas)):
         validate([stage_program(chosen, stage, num_micro) for stage in range(chosen.layout.stages)])

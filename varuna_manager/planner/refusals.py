@@ -1,11 +1,13 @@
 """Why there is no plan, in words a user can act on."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 
 from varuna_manager.planner.candidates import Shape
-from varuna_manager.planner.pools import SlotPool
+from varuna_manager.planner.pools import SlotPool, pools
 from varuna_manager.planner.request import PlannableNode, PlanRequest
-from varuna_manager.planner.search import least_memory_bytes
+from varuna_manager.planner.search import fits, least_memory_bytes
 from varuna_runtime.spec.amounts import size as amount
 from varuna_runtime.spec.batches import num_micro_batches
 from varuna_runtime.spec.layout import Infeasible
@@ -51,16 +53,35 @@ def refused_shapes(request: PlanRequest, choices: Sequence[Shape]) -> Infeasible
     return None
 
 
-def refused_memory(request: PlanRequest, choices: Sequence[Shape], found: Sequence[SlotPool]) -> Infeasible:
-    """Return how much memory the least demanding layout would need."""
+def refused_memory(
+    request: PlanRequest, choices: Sequence[Shape], usable: Sequence[PlannableNode], found: Sequence[SlotPool]
+) -> Infeasible:
+    """Return how much memory the least demanding layout would need, and how many more nodes would do."""
     need, closest = least_memory_bytes(request, choices, found)
     size = choices[closest.shape].batch.micro_batch_size
     have = max(pool.memory_bytes for pool in found)
     return Infeasible(
         reason=f"no layout fits: the least demanding, {closest.layout} with micro-batches of {size}, "
         f"needs {amount(need)} a slot, the largest slot has {amount(have)}",
-        change="add nodes, use nodes with more memory, smaller micro-batches, or more cut points",
+        change=f"{_more_nodes(request, choices, usable)}use slots with {amount(need)}, "
+        "smaller micro-batches, or more cut points",
     )
+
+
+def _more_nodes(request: PlanRequest, choices: Sequence[Shape], usable: Sequence[PlannableNode]) -> str:
+    """Say how few nodes like the roomiest one would do; more nodes never fit less."""
+    limit = request.spec.nodes.max
+    roomiest = max(usable, key=lambda node: (node.memory_bytes, node.slots, node.node))
+
+    def is_enough(more: int) -> bool:
+        added = (replace(roomiest, node=f"{roomiest.node}+{i}") for i in range(more))
+        found = pools([*usable, *added], limit)
+        return any(fits(request, shape, found) for shape in choices)
+
+    fewest = bisect_left(range(limit + 1), True, key=is_enough)
+    if fewest > limit:
+        return ""
+    return f"add {fewest} node{'s' if fewest > 1 else ''} like {roomiest.node}, "
 
 
 def _too_few_nodes(request: PlanRequest, usable: Sequence[PlannableNode]) -> Infeasible:

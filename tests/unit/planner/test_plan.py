@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from math import inf
 
@@ -150,6 +151,19 @@ def test_a_model_too_large_for_the_pool_says_how_much_it_needs() -> None:
     assert "2x1" in answer.reason
     assert "needs 1" in answer.reason
     assert "1 GiB" in answer.reason
+
+
+def test_the_fewest_nodes_that_would_do_are_told() -> None:
+    costs = [segment(param_bytes=GIB) for _ in range(4)]
+    spec = job(virtual_replicas=1)
+    answer = refused(request(spec, costs, nodes(1, memory_bytes=14 * GIB)))
+    found = re.match(r"add (\d+) nodes? like n000, use slots with ", answer.change)
+    assert found is not None
+    more = int(found.group(1))
+    planned(request(spec, costs, nodes(1 + more, memory_bytes=14 * GIB)))
+    refused(request(spec, costs, nodes(more, memory_bytes=14 * GIB)))
+    alone = job(virtual_replicas=1, nodes={"max": 1})
+    assert "add" not in refused(request(alone, costs, nodes(1, memory_bytes=14 * GIB))).change
 
 
 def test_little_memory_is_told_in_its_own_unit() -> None:
