@@ -211,7 +211,8 @@ class LeastBusy:
         self._grid, self._memory_bytes, self._num_micro = grid, memory_bytes, num_micro
         self._kept = Residency(gradient_copies=gradient_copies, held=1, replicas=replicas)
         self._table = CutTable(grid.work.num_segments, self._micro_s)
-        self._shares: dict[int, Floats] = {}
+        self._shares: dict[tuple[int, bool], Floats] = {}
+        self._works: dict[tuple[int, bool], Floats] = {}
 
     def micro_s(self, num_stages: int) -> float:
         """Return the work per micro-batch of the busiest of as many stages, at best."""
@@ -222,9 +223,10 @@ class LeastBusy:
 
         Or, where that is more, one micro-batch through all of these, then the backwards of the others.
         """
-        if stages_left not in self._shares:
-            self._shares[stages_left] = self._share_s(stages_left)
-        return self._shares[stages_left]
+        place = self._held(stages_left), stages_left == 1
+        if place not in self._shares:
+            self._shares[place] = self._share_s(stages_left)
+        return self._shares[place]
 
     def _share_s(self, stages_left: int) -> Floats:
         compute, num_micro = self._grid.work.compute_s, self._num_micro
@@ -233,6 +235,12 @@ class LeastBusy:
         return np.asarray(np.maximum(num_micro * micro, compute[-1] - compute[:, None] + others))
 
     def _micro_s(self, stages_left: int) -> Floats:
-        held = min(stages_left, self._num_micro)
-        kept = replace(self._kept, held=1 << (held.bit_length() - 1))  # fewer than they are: fewer to look at
-        return self._grid.micro_s(kept, self._memory_bytes, is_last=stages_left == 1)
+        place = self._held(stages_left), stages_left == 1
+        if place not in self._works:
+            kept = replace(self._kept, held=place[0])
+            self._works[place] = self._grid.micro_s(kept, self._memory_bytes, is_last=place[1])
+        return self._works[place]
+
+    def _held(self, stages_left: int) -> int:
+        """Return a power of two that is no more than they hold: there are few of these."""
+        return 1 << (min(stages_left, self._num_micro).bit_length() - 1)
