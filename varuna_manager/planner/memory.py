@@ -96,14 +96,15 @@ def peak_bytes(work: Workload, first: Index, last: Index, kept: Residency, *, re
     """Return the predicted peak of stages [first, last); index arrays broadcast.
 
     The highest of three times: a micro-batch running on top of those held, the gradients of the others
-    coming in at the end, an optimizer step. In the first one there are also a first micro-batch's gradients,
-    which stay where they are until the next one's are added.
+    coming in at the end, an optimizer step. Where backwards are split, gradients of parameters that were
+    found twice, to see that both ways agree, are there once more.
     """
     params = work.param_bytes[last] - work.param_bytes[first]
     shares = kept.replicas if work.is_optimizer_sharded else 1
     optimizer = (work.optimizer_bytes[last] - work.optimizer_bytes[first]) / shares
     entering, leaving = work.boundary_bytes[first], work.boundary_bytes[last]
-    running = params + _running_bytes(work, first, last, kept, recompute=recompute)
+    tried = params if kept.owed else 0
+    running = tried + _running_bytes(work, first, last, kept, recompute=recompute)
     reducing = kept.exchanged * params + entering + work.peaks.whole[first, last]
     highest = np.maximum(running + 2 * entering + leaving, reducing)
     highest = np.maximum(highest, work.peaks.step[first, last])

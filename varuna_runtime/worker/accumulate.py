@@ -140,9 +140,9 @@ _Loose = tuple[Tensor | None, ...]  # one micro-batch's gradients as autograd ga
 class Accumulator:
     """Sums one space's gradients over one replica's micro-batches of a step.
 
-    The gradients of a first micro-batch stay where they are until something is added to them. Holds at most
-    ceil(log2(number of virtual replicas)) + 1 sums beside the one in progress; their buffers are kept for the
-    next step.
+    Where a virtual replica has one micro-batch, its gradients stay where they are until the sum with its
+    sibling is made. Holds at most ceil(log2(number of virtual replicas)) + 1 sums, these among them; the
+    buffers are kept for the next step.
     """
 
     def __init__(self, space: Space, device: torch.device) -> None:
@@ -151,8 +151,9 @@ class Accumulator:
         self._device = device
         self.num_buffers = 0
         self._free: list[_Buffer] = []
-        self._stack: list[tuple[Node, _Buffer | _Loose]] = []
+        self._stack: list[tuple[Node, _Buffer | _Loose]] = []  # at the end of a step buffers only
         self._parent: dict[tuple[Node, Node], Node] = {}
+        self._left: set[Node] = set()  # nodes whose sibling this replica sums too, later
         self._leaf: _Buffer | _Loose | None = None
         self._result: _Buffer | None = None
 
@@ -169,22 +170,23 @@ class Accumulator:
         self._leaf = self._result = None  # a leaf was left only where the last step was abandoned
         self._touched = [False] * len(self.space.names)
         self._parent = _merges(owned_nodes(virtual, owned))
+        self._left = {left for left, _ in self._parent}
 
-    def add(self, gradients: Sequence[Tensor | None]) -> None:
-        """Add one micro-batch's gradients, given in the segment's order of trainable parameters."""
+    def add(self, gradients: Sequence[Tensor | None], *, is_last: bool = False) -> None:
+        """Add one micro-batch's gradients, given in the segment's order of trainable parameters.
+
+        `is_last`: it ends its virtual replica.
+        """
         picked = tuple(gradients[p] for p in self.space.positions)
         self._touched = [was or g is not None for was, g in zip(self._touched, picked, strict=True)]
         leaf = self._leaf
         if leaf is None:
-            self._leaf = tuple(map(_without_neighbours, picked))
-        elif isinstance(leaf, _Buffer):
-            for view, gradient in zip(leaf.views, picked, strict=True):
-                if gradient is not None:
-                    view.add_(gradient)
-        else:
-            self._leaf = self._spare()
-            for view, first, second in zip(self._leaf.views, leaf, picked, strict=True):
-                _set_sum(view, first, second, of_none=None)
+            self._leaf = tuple(map(_without_neighbours, picked)) if is_last else self._gathered(picked)
+            return
+        assert isinstance(leaf, _Buffer), "a virtual replica goes on after its last micro-batch"
+        for view, gradient in zip(leaf.views, picked, strict=True):
+            if gradient is not None:
+                view.add_(gradient)
 
     def finish_leaf(self, virtual_replica: int) -> None:
         """End a virtual replica's sum and merge it upwards as far as its left siblings are here."""
@@ -193,21 +195,16 @@ class Accumulator:
         self._leaf = None
         while self._stack and (parent := self._parent.get((self._stack[-1][0], node))):
             node, value = parent, self._merged(self._stack.pop()[1], value)
-        self._stack.append((node, value))
+        self._stack.append((node, value if node in self._left else self._gathered(value)))
 
     def nodes(self) -> dict[Node, Tensor]:
         """Return the sums of the maximal nodes this replica completed alone, left to right."""
-        flat = [(node, self._gathered(value)) for node, value in self._stack]
-        self._stack = list(flat)
-        return {node: buffer.flat for node, buffer in flat}
+        return {node: self._gathered(value).flat for node, value in self._stack}
 
     def result(self) -> Tensor:
         """Return the buffer for the sum over all replicas; the first node's own, where there is one."""
         if self._stack:
-            node, value = self._stack[0]
-            first = self._gathered(value)
-            self._stack[0] = node, first
-            return first.flat
+            return self._gathered(self._stack[0][1]).flat
         if self._result is None:
             self._result = self._spare()
         return self._result.flat
@@ -219,7 +216,7 @@ class Accumulator:
             return left
         into = next((value for value in (left, right) if isinstance(value, _Buffer)), None) or self._spare()
         for view, first, second in zip(into.views, _values(left), _values(right), strict=True):
-            _set_sum(view, first, second, of_none=0.0)
+            _set_sum(view, first, second)
         return into
 
     def _gathered(self, value: _Buffer | _Loose) -> _Buffer:
@@ -227,7 +224,7 @@ class Accumulator:
             return value
         buffer = self._spare()
         for view, gradient in zip(buffer.views, value, strict=True):
-            _set_sum(view, gradient, None, of_none=None)
+            view.zero_() if gradient is None else view.copy_(gradient)
         return buffer
 
     def _spare(self) -> _Buffer:
@@ -242,24 +239,14 @@ def _values(value: _Buffer | _Loose) -> _Loose:
     return value.views if isinstance(value, _Buffer) else value
 
 
-def _set_sum(view: Tensor, first: Tensor | None, second: Tensor | None, *, of_none: float | None) -> None:
-    """Set `view`, which may be one of the two, to their sum.
-
-    A missing gradient at the begin counts as zero; one that would follow counts as `of_none`, None: is
-    left out, which differs for a negative zero.
-    """
-    if first is None:
-        first = second
-        second = None
-        of_none = 0.0
-    if first is None:
-        view.zero_()
-    elif second is not None:
+def _set_sum(view: Tensor, first: Tensor | None, second: Tensor | None) -> None:
+    """Set `view`, which may be one of the two, to their sum; a missing gradient counts as zero."""
+    if first is not None and second is not None:
         torch.add(first, second, out=view)
-    elif of_none is not None:
-        torch.add(first, of_none, out=view)
+    elif (alone := first if second is None else second) is not None:
+        torch.add(alone, 0.0, out=view)  # which tells a negative zero from a zero, as adding zeros does
     else:
-        view.copy_(first)
+        view.zero_()
 
 
 def _without_neighbours(gradient: Tensor | None) -> Tensor | None:

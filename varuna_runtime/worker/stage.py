@@ -139,7 +139,7 @@ class StageRunner:
 
     def _add(self, position: int, micro: MicroBatch, gradients: Sequence[Tensor | None]) -> None:
         for accumulator in self._accumulators[position]:
-            accumulator.add(gradients)
+            accumulator.add(gradients, is_last=micro.ends_virtual_replica)
             if micro.ends_virtual_replica:
                 accumulator.finish_leaf(micro.virtual_replica)
         is_last = micro.ends_virtual_replica and micro.virtual_replica == self._last_virtual

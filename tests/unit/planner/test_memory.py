@@ -106,8 +106,8 @@ def peak(ran: Sequence[TimedOp], begins: OpKind, ends: OpKind) -> int:
 def test_the_peak_is_the_sum_of_its_parts() -> None:
     work = workload(profile(COSTS), 2)
     resident = residency(batch(1), replicas=1, held=3)
-    # Two segments: 4 x 200 parameters and gradients, 400 optimizer, messages 2 x 10 + 10.
-    fixed = 4 * 200 + 400 + 30
+    # Two segments: 3 x 200 parameters and gradients, 400 optimizer, messages 2 x 10 + 10.
+    fixed = 3 * 200 + 400 + 30
     assert peak_bytes(work, 1, 3, resident, recompute=False) == fixed + 3 * (2000 + 10)
     assert peak_bytes(work, 1, 3, resident, recompute=True) == fixed + 3 * 10 + 2000
 

@@ -35,7 +35,7 @@ def accumulated(gradients: list[Tensor], virtual: int, replicas: int) -> Tensor:
         spans = replica_micro_batches(len(gradients), virtual, replicas, replica)
         for v, span in zip(owned, spans, strict=True):
             for index in span:
-                accumulator.add([gradients[index]])
+                accumulator.add([gradients[index]], is_last=index == span[-1])
             accumulator.finish_leaf(v)
         parts |= accumulator.nodes()
     return combine(Node(0, virtual), parts, torch.add)
@@ -52,15 +52,16 @@ def test_the_sum_has_the_same_bits_for_any_number_of_replicas(num_micro: int, da
         assert accumulated(gradients, virtual, replicas).equal(whole)
 
 
+@pytest.mark.parametrize("is_alone", [False, True])
 @pytest.mark.parametrize(("virtual", "limit"), [(1, 1), (2, 2), (8, 4), (16, 5), (13, 5)])
-def test_buffers_stay_within_the_depth_of_the_tree(virtual: int, limit: int) -> None:
+def test_buffers_stay_within_the_depth_of_the_tree(virtual: int, limit: int, is_alone: bool) -> None:
     accumulator = Accumulator(space_of(3), CPU)
     for _ in range(2):
         accumulator.start(virtual, range(virtual))
         for v in range(virtual):
-            accumulator.add([torch.ones(3)])
+            accumulator.add([torch.ones(3)], is_last=is_alone)
             accumulator.finish_leaf(v)
-    assert accumulator.num_buffers <= limit
+    assert accumulator.num_buffers <= limit - (is_alone and virtual > 1), "one is what autograd gave"
 
 
 def test_a_parameter_without_any_gradient_stays_untouched() -> None:
@@ -139,3 +140,27 @@ def test_a_stage_is_dealt_evenly_even_where_each_space_has_too_few_blocks(
         assert sorted(r.start for r in ranges) == sorted(r.start for r in space.owner_ranges(replicas))
     loads = [sum(ranges[d].stop - ranges[d].start for ranges in dealt) for d in range(replicas)]
     assert max(loads) - min(loads) <= 3 * BLOCK
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_missing_gradients_count_as_zero_however_sums_are_held(is_alone: bool) -> None:
+    given = [[-torch.zeros(1), None], [None, None], [None, torch.ones(1)], [-torch.zeros(1), None]]
+    accumulator = Accumulator(space_of(1, 1), CPU)
+    accumulator.start(4, range(4))
+    for v, gradients in enumerate(given):
+        accumulator.add(gradients, is_last=is_alone)
+        accumulator.finish_leaf(v)
+    assert accumulator.result().tolist() == [0.0, 1.0]
+    assert not accumulator.result().signbit().any(), "zero less nothing is zero"
+    assert accumulator.touched.tolist() == [True, True]
+
+
+def test_what_autograd_gave_is_left_as_it_is() -> None:
+    accumulator = Accumulator(space_of(2), CPU)
+    accumulator.start(2, range(2))
+    given = [torch.ones(2), torch.ones(2)]
+    for v, gradient in enumerate(given):
+        accumulator.add([gradient], is_last=True)
+        accumulator.finish_leaf(v)
+    accumulator.result().mul_(3)
+    assert all(gradient.equal(torch.ones(2)) for gradient in given)
