@@ -14,6 +14,7 @@ from varuna_runtime.spec.batches import num_micro_batches
 from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind, Stage
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import LinkCost
+from varuna_runtime.spec.reduction import owned_nodes
 
 __all__ = [
     "OWN_LINK",
@@ -110,18 +111,18 @@ def _edges(virtual_replicas: int, replicas: int) -> NDArray[np.int64]:
 def _most_owned_nodes(virtual_replicas: int, replicas: int) -> int:
     """Return the most maximal canonical nodes a replica owns; see `spec.reduction.owned_nodes`.
 
-    Canonical nodes are aligned runs of a power of two, cut off at V: up the levels, an edge inside a parent
-    leaves one node behind.
+    Canonical nodes are aligned runs of a power of two, but for those at the end: up the levels, an edge in
+    the middle of a parent leaves one node behind.
     """
     edges = _edges(virtual_replicas, replicas)
-    first, last = edges[:-1], edges[1:]
-    last = np.where(last == virtual_replicas, 1 << (virtual_replicas - 1).bit_length(), last)
-    found = np.zeros(replicas, dtype=np.int64)
+    first, last = edges[:-2], edges[1:-1]
+    found = np.zeros(replicas - 1, dtype=np.int64)
     while np.any(first < last):
         is_open = first < last
         found += np.where(is_open, (first & 1) + (last & 1), 0)
         first, last = (first + 1) >> 1, last >> 1
-    return int(found.max())
+    at_the_end = owned_nodes(virtual_replicas, range(int(edges[-2]), virtual_replicas))
+    return max(int(found.max(initial=0)), len(at_the_end))
 
 
 def agreement_s(layout: Layout, peers: LinkCost) -> float:
