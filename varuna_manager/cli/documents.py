@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from varuna_manager.client import JobStatus, NodeStatus, PlanReport, PoolStatus
+from varuna_manager.planner.explain import spread
 from varuna_runtime.spec.layout import Infeasible
 
 
@@ -35,9 +36,11 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
     """Return a plan, or null with the reason and what would change it."""
     outcome, why = report.outcome, report.explanation
     is_infeasible = isinstance(outcome, Infeasible)
+    varies = None if why is None else spread(why)
     return {
         "plan": None if is_infeasible else asdict(outcome),
         "reason": outcome.reason if isinstance(outcome, Infeasible) else None,
         "change": outcome.change if isinstance(outcome, Infeasible) else None,
         "explanation": None if why is None else asdict(why),
+        "spread": None if varies is None else asdict(varies),
     }

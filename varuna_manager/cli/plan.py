@@ -13,6 +13,7 @@ from varuna_manager.cli.output import console, print_json, seconds
 from varuna_manager.cli.tables import table
 from varuna_manager.client import PlanReport
 from varuna_manager.planner.chrome_trace import chrome_trace
+from varuna_manager.planner.explain import spread
 from varuna_manager.planner.picture import picture as svg_picture
 from varuna_manager.planner.recording import record
 from varuna_manager.planner.request import Explanation
@@ -94,8 +95,16 @@ def _gap(made: Plan, why: Explanation | None) -> str:
     return (
         f", {gap:.1f}% above the lower bound of {bound}\n"
         f"a slot idles {100 * why.bubble_share:.0f}% of it; "
-        f"without the network it would be {100 * why.network_share:.0f}% shorter"
+        f"without the network it would be {100 * why.network_share:.0f}% shorter{_spread(why)}"
     )
+
+
+def _spread(why: Explanation) -> str:
+    found = spread(why)
+    if found is None:
+        return ""
+    median, late = seconds(found.p50_s), seconds(found.p95_s)
+    return f"\nas the profile's times vary, half of the steps take up to {median}, 95% up to {late}"
 
 
 def _stage_table(made: Plan, why: Explanation | None) -> RenderableType:

@@ -9,7 +9,7 @@ from varuna_manager.planner.memory import kept, peak_bytes
 from varuna_manager.planner.pipeline import pipeline
 from varuna_manager.planner.request import Explanation, PlanRequest, Rival, StageLine
 from varuna_manager.planner.search import Scored, Searched
-from varuna_manager.planner.simulate import simulate
+from varuna_manager.planner.simulate import Spread, quantiles, simulate
 from varuna_manager.planner.timing import Boundary, Pipeline
 from varuna_manager.planner.workload import at_speed
 from varuna_runtime.spec.amounts import size
@@ -17,6 +17,7 @@ from varuna_runtime.spec.layout import Plan, Stage
 
 RIVALS_MAX = 12
 UNFIT_MAX = 3
+SPREAD_SEEDS = 20  # as many steps as one in twenty is rare among
 
 
 def explanation(
@@ -47,6 +48,13 @@ def explanation(
         network_share=_network_share(timing, best.step_s),
         spare_reason=_spare_reason(request, plan, searched),
     )
+
+
+def spread(why: Explanation) -> Spread | None:
+    """Return how the predicted step varies by what the profile saw vary; None where that is nothing."""
+    if why.timing is None or not why.timing.has_jitter:
+        return None
+    return quantiles(why.timing, range(SPREAD_SEEDS))
 
 
 def _network_share(timing: Pipeline, step_s: float) -> float:

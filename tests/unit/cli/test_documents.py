@@ -77,6 +77,7 @@ def test_no_plan_is_null_with_a_reason() -> None:
         "reason": "too small",
         "change": "add 1 node",
         "explanation": None,
+        "spread": None,
     }
 
 

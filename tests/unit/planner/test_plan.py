@@ -18,6 +18,7 @@ from tests.support.planning import (
 )
 from tests.support.planning_checks import check_invariants
 from varuna_manager.planner import PlannableNode, plan
+from varuna_manager.planner.explain import spread
 from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind
 from varuna_runtime.spec.model import TiedParameter, TiedUse
 from varuna_runtime.spec.profile import LinkCost, SegmentProfile
@@ -225,3 +226,14 @@ def test_a_batch_below_every_measured_size_is_one_micro_batch() -> None:
     spec = job(batch_size=3, micro_batch_size="auto")
     made, _ = planned(request(spec, UNEVEN, nodes(2), measured=profile(UNEVEN, sizes=(4, 8))))
     assert made.batch == BatchShape(batch_size=3, micro_batch_size=3, virtual_replicas=1)
+
+
+def test_a_plan_tells_how_its_step_varies_only_where_the_profile_saw_something_vary() -> None:
+    steady = profile(UNEVEN)
+    _, why = planned(request(job(), UNEVEN, nodes(4), measured=steady))
+    assert spread(why) is None
+    varying = replace(steady, compute_factor=(0.9, 1.0, 1.0, 1.0, 3.0))
+    made, why = planned(request(job(), UNEVEN, nodes(4), measured=varying))
+    found = spread(why)
+    assert found is not None
+    assert made.predicted_step_s < found.p50_s < found.p95_s
