@@ -126,7 +126,7 @@ def _consider_growth(change: Change, job: Job, run: Run, outcome: Plan | Infeasi
     """Morph to the larger pool if it pays; too early after the last morph it is judged again later."""
     config = change.config
     gain = policy.gain(run.plan, outcome) if isinstance(outcome, Plan) else 0.0
-    if isinstance(outcome, Infeasible) or gain < config.growth_min_gain:
+    if isinstance(outcome, Infeasible) or gain <= 0 or gain < config.growth_min_gain:
         change.put_job(replace(job, refused_version=change.state.pool_version))
         return
     earliest_s = job.last_morph_s + config.growth_min_interval_s

@@ -1,14 +1,17 @@
 """The real core on small pools: what a change costs is what the costs say."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.whatif import joins, recording, scenario
 from varuna_manager import traces
+from varuna_manager.core.config import CoreConfig
 from varuna_manager.whatif import Costs, Ours, Result, compare
 from varuna_manager.whatif.ledger import Course, Doing
 from varuna_manager.whatif.scenario import Scenario
+from varuna_runtime.spec.job import LayoutChoice
 
 COSTS = Costs(morph_s=2.0, warm_s=10.0, plan_s=0.0, detect_s=0.5, save_write_s=0.0)
 RECORDINGS = Path(__file__).parents[2] / "data" / "traces"
@@ -124,3 +127,11 @@ def test_what_is_not_durable_when_the_pool_is_gone_for_good_does_not_count() -> 
     assert course.steps > 0
     trained = next(span for span in course.spans if span.doing is Doing.TRAINING)
     assert course.steps + result.lost_steps == int(trained.length_s / trained.step_s)
+
+
+def test_a_plan_that_is_no_faster_is_never_worth_a_morph() -> None:
+    case = scenario(recording(*joins(5), length_s=300.0))
+    case = replace(case, spec=case.spec.model_copy(update={"layout": LayoutChoice(stages=2)}))
+    found = compare(case, [Ours(costs=COSTS, core=CoreConfig(growth_min_gain=0.0))])
+    assert found.courses[0].spans[-1].num_nodes == 4, "one of five is spare"
+    assert found.results[0].num_morphs == 0
