@@ -175,11 +175,13 @@ def test_a_program_that_is_not_there_is_named(hosts: Hosts) -> None:
 
 
 def test_the_last_words_of_an_agent_that_ended_are_told(hosts: Hosts) -> None:
-    script = hosts.ssh.root / "failing"
-    script.write_text("#!/bin/sh\necho no manager answers\nexit 3\n")
+    script, is_seen = hosts.ssh.root / "failing", hosts.ssh.root / "seen"
+    wait = f"until [ -e {is_seen} ]; do sleep 0.05; done"  # one that ends at once is a start that failed
+    script.write_text(f"#!/bin/sh\n{wait}\necho no manager answers\nexit 3\n")
     script.chmod(0o755)
     provider = hosts.provider(host("a"), command=str(script))
     provider.grow(1, read(provider))
+    is_seen.touch()
     reading = until(provider, lambda r: not r.instances)
     assert reading.warnings == ("the agent of node-a has ended: no manager answers",)
 
