@@ -92,7 +92,8 @@ def test_an_agent_outlives_the_connection_in_a_session_of_its_own(hosts: Hosts) 
     provider = hosts.provider(host("a"))
     provider.grow(1, read(provider))
     pid = int((hosts.ssh.folder("a", "node-a") / "agent.pid").read_text().split()[0])
-    assert os.getsid(pid) == pid != os.getsid(0)
+    assert pid != os.getsid(0)
+    until(provider, lambda _: os.getsid(pid) == pid)  # which it makes after it was started
     assert running(read(provider)) == ["node-a"]
 
 
