@@ -48,7 +48,7 @@ test: $(STAMP) $(NPM_STAMP)
 	$(BIN)/python -m pytest $(TWO) tests/unit tests/contract
 	$(SHORT) $(BIN)/python -m pytest $(EITHER) tests/integration -m "not cases" --basetemp $$folder/t
 
-# Ten minutes of what befalls a whole installation in a cloud, one case after the other.
+# Thirteen minutes of what befalls a whole installation in a cloud, one case after the other.
 cases: $(STAMP) $(NPM_STAMP)
 	$(BIN)/python -m pytest tests/integration -m cases
 

@@ -97,7 +97,12 @@ class Pool:
         return sorted(pid for pid in children(self.manager_pid()) if "spawn_main" in command_line(pid))
 
     def wait(
-        self, job: str, until: Callable[[dict[str, object]], bool], timeout: float = 120
+        self,
+        job: str,
+        until: Callable[[dict[str, object]], bool],
+        timeout: float = 120,
+        *,
+        every_s: float = 0.2,
     ) -> dict[str, object]:
         """Poll the job's status until it satisfies `until`; fails with the last status and events."""
         deadline = time.monotonic() + timeout
@@ -109,12 +114,12 @@ class Pool:
                 continue
             if until(status):
                 return status
-            time.sleep(0.2)
+            time.sleep(every_s)
         raise AssertionError(f"timed out: {self.run('status', job, check=False).stdout}\n{self.trail(job)}")
 
     def wait_end(self, job: str, timeout: float = 180) -> dict[str, object]:
-        """Wait for a terminal state."""
-        return self.wait(job, lambda s: s["state"] in TERMINAL, timeout)
+        """Wait for a terminal state; rarely, as each look is a command that takes CPU from the job."""
+        return self.wait(job, lambda s: s["state"] in TERMINAL, timeout, every_s=2.0)
 
     def trail(self, job: str) -> str:
         """Return events and logs, for a failure's message."""
