@@ -67,13 +67,15 @@ def partition_of(
 
 
 def _answer(training: Training, answers: Connection) -> NoReturn:
-    """Tell the inputs, or one line of why there are none."""
+    """Tell the inputs, or one line of why there are none; nothing unwinds into the parent's frames."""
     try:
-        answers.send([(i.name, tuple(i.shape), i.dtype) for i in example_of(training)])
-    except BaseException as err:  # nothing may unwind into the parent's frames
-        traceback.print_exc()
-        answers.send(f"{type(err).__name__}: {err}".splitlines()[0])
-    os._exit(0)
+        try:
+            answers.send([(i.name, tuple(i.shape), i.dtype) for i in example_of(training)])
+        except BaseException as err:  # the user's code may raise anything
+            traceback.print_exc()
+            answers.send(f"{type(err).__name__}: {err}".splitlines()[0])
+    finally:  # also where the parent has stopped listening
+        os._exit(0)
 
 
 def _example(training: Training, rows: int) -> Example:
