@@ -17,7 +17,7 @@ SLACK = 1e-9
 
 def pipeline_bound_s(candidate: Pipeline) -> float:
     """Return a lower bound for a candidate with known cuts."""
-    num_micro = max(candidate.micro_batches)
+    num_micro = candidate.whole_micro
     is_split = candidate.schedule is ScheduleKind.ZERO_BUBBLE
     beyond = _beyond_s(candidate)
     head_s, tail_s, worst_s = 0.0, 0.0, 0.0
@@ -31,7 +31,7 @@ def pipeline_bound_s(candidate: Pipeline) -> float:
         tail_s = max(tail_s, stage.reduction_s)
         worst_s = max(worst_s, head_s + num_micro * stage.micro_s + tail_s)
         if not is_split:
-            most = _in_flight(candidate, s, num_micro)
+            most = _in_flight(candidate, s, max(candidate.micro_batches))
             worst_s = max(worst_s, head_s + _in_turn_s(stage, beyond[s], num_micro, most) + tail_s)
     return worst_s + candidate.agreement_s + max(stage.optimizer_s for stage in candidate.stages)
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from varuna_manager.planner.cuts import CutTable
-from varuna_manager.planner.grid import StageGrid
+from varuna_manager.planner.grid import grid_of
 from varuna_manager.planner.layout_bounds import Columns, Ints, LayoutBound
 from varuna_manager.planner.memory import residency
-from varuna_manager.planner.pipeline import most_micro_batches, reduction_volume
+from varuna_manager.planner.pipeline import most_micro_batches, most_whole, reduction_volume
 from varuna_manager.planner.pools import SlotPool, pools_for
 from varuna_manager.planner.request import PlanRequest
 from varuna_manager.planner.stages import LeastBusy
@@ -17,6 +18,7 @@ from varuna_manager.planner.workload import Floats, Workload, workload
 from varuna_runtime.spec.batches import default_virtual_replicas, num_micro_batches
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind
+from varuna_runtime.spec.profile import Profile
 
 SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.EAGER, ScheduleKind.WORK_CONSERVING)
 """What `auto` chooses from, in order of preference: less memory first.
@@ -55,26 +57,40 @@ class Shape:
 
 def shapes(request: PlanRequest) -> tuple[Shape, ...]:
     """Return the recorded batch shape, or every one a first plan may choose; larger micro-batches first."""
-    if request.batch is not None:
-        return (Shape(batch=request.batch, work=_work(request, request.batch.micro_batch_size)),)
+    spec = request.spec
+    batches = _batches(request) if request.batch is None else (request.batch,)
+    return _shapes(request.profile, batches, spec.shard_optimizer, spec.offload_optimizer)
+
+
+def _batches(request: PlanRequest) -> tuple[BatchShape, ...]:
     spec, found = request.spec, []
     for size in _micro_batch_sizes(request):
-        num_micro = num_micro_batches(spec.batch_size, size)
         virtual = spec.virtual_replicas
         if virtual == "auto":
             virtual = default_virtual_replicas(spec.batch_size, size, spec.nodes.max)
-        if virtual <= num_micro:
+        if virtual <= num_micro_batches(spec.batch_size, size):
             batch = BatchShape(batch_size=spec.batch_size, micro_batch_size=size, virtual_replicas=virtual)
-            found.append(Shape(batch=batch, work=_work(request, size)))
+            found.append(batch)
     return tuple(found)
 
 
-def _work(request: PlanRequest, micro_batch_size: int) -> Workload:
-    return workload(
-        request.profile,
-        micro_batch_size,
-        shard_optimizer=request.spec.shard_optimizer,
-        offload_optimizer=request.spec.offload_optimizer,
+@lru_cache(maxsize=16)
+def _shapes(
+    profile: Profile, batches: tuple[BatchShape, ...], shard_optimizer: bool, offload_optimizer: bool
+) -> tuple[Shape, ...]:
+    """Return the shapes; equal questions get the same objects, by which more is kept for the next plan."""
+    return tuple(
+        Shape(
+            batch=batch,
+            work=workload(
+                profile,
+                batch.micro_batch_size,
+                last_size=batch.batch_size % batch.micro_batch_size or None,
+                shard_optimizer=shard_optimizer,
+                offload_optimizer=offload_optimizer,
+            ),
+        )
+        for batch in batches
     )
 
 
@@ -117,7 +133,7 @@ class _OfShape:
     """The layouts of one shape, and bounds for each."""
 
     def __init__(self, spec: JobSpec, shape: Shape, found: Sequence[SlotPool]) -> None:
-        self._shape, self._grid = shape, StageGrid(shape.work)
+        self._shape, self._grid = shape, grid_of(shape.work)
         self._memory_bytes = max((pool.memory_bytes for pool in found), default=0)
         unit_slots = max((pool.unit_slots for pool in found), default=1)
         self._bound = LayoutBound(
@@ -212,11 +228,9 @@ def _columns(spec: JobSpec, shape: Shape, found: Sequence[SlotPool], unit_slots:
     stages, replicas = _grid(spec, shape, found)
     counts = np.unique(replicas)
     num_micro = np.zeros(int(replicas.max(initial=0)) + 1, dtype=np.int64)
-    num_micro[counts] = [most_micro_batches(shape.batch, int(count)) for count in counts]
+    num_micro[counts] = [most_whole(shape.batch, int(count)) for count in counts]
     if not shape.work.is_optimizer_sharded:
-        is_useful = np.isin(
-            replicas, _useful_replicas(shape.batch, counts.tolist(), num_micro[counts].tolist())
-        )
+        is_useful = np.isin(replicas, _useful_replicas(shape.batch, counts.tolist()))
         stages, replicas = stages[is_useful], replicas[is_useful]
     return Columns(
         stages=stages,
@@ -227,15 +241,16 @@ def _columns(spec: JobSpec, shape: Shape, found: Sequence[SlotPool], unit_slots:
     )
 
 
-def _useful_replicas(batch: BatchShape, counts: Sequence[int], num_micro: Sequence[int]) -> list[int]:
+def _useful_replicas(batch: BatchShape, counts: Sequence[int]) -> list[int]:
     """Return the counts without those that fewer replicas do as well as, whatever the stages.
 
     These have as many micro-batches each, and do not cut the tree of sums more unevenly: they send no more,
     keep no more, and need fewer slots.
     """
     useful: list[int] = []
-    seen: list[tuple[int, float, int]] = []
-    for count, micro in zip(counts, num_micro, strict=True):
+    seen: list[tuple[tuple[int, int], float, int]] = []
+    for count in counts:
+        micro = most_micro_batches(batch, count), most_whole(batch, count)
         sent = reduction_volume(batch.virtual_replicas, count)
         sums = residency(batch, replicas=count, held=1).gradient_copies
         if any(n == micro and at_most <= sent and fewest <= sums for n, at_most, fewest in seen):

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import sha256
+from itertools import pairwise
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +26,7 @@ from varuna_manager.planner.luck import drawn, luck
 from varuna_manager.planner.timing import OWN_LINK, Pipeline
 from varuna_runtime.spec.layout import ScheduleKind
 from varuna_runtime.spec.programs import in_flight_cap, most_pending, unit_time_lists
-from varuna_runtime.spec.schedule import choose
+from varuna_runtime.spec.schedule import OpKind, choose
 
 Kernel = Callable[..., None]  # of all fields of a task
 
@@ -35,8 +37,9 @@ class Task(NamedTuple):
     num_stages: int
     rule: int
     seed: int
+    ahead_s: float  # no message arrives sooner after the start of its op; 0: not known to be worth a window
     ranks: Ints
-    seconds: Floats  # by rank and kind of op
+    seconds: Floats  # by rank and kind of op, then the same of a short micro-batch
     listed: Ints  # by micro-batch, rank, R or B: forwards before it whatever the cap; empty: all
     paths: Ints  # by rank and direction
     delays: Floats  # by rank and direction
@@ -51,6 +54,9 @@ class Task(NamedTuple):
     ran: Ints  # in the end, the number of ops of each rank
 
 
+SPANS_MAX = 20
+"""The kernel `windowed` goes through all ranks once a span; with more spans an op, a tournament is faster."""
+
 PARTS: tuple[Any, ...] = (
     choose,
     luck,
@@ -62,8 +68,9 @@ PARTS: tuple[Any, ...] = (
     kernel.send,
     kernel.look,
     kernel.replay,
-    kernel.advance,
+    kernel.run,
     kernel.static,
+    kernel.windowed,
     kernel.dynamic,
 )
 """All that is compiled, callees first."""
@@ -84,34 +91,47 @@ def ends(candidate: Pipeline, group: Group) -> list[float]:
     Raises ValueError on a deadlock, and ImportError where numba is missing.
     """
     task = task_of(candidate, group)
-    is_static = task.rule == LISTED and len(group.micro_batches) == 1 and not group.wires
-    static, dynamic = kernels()
-    (static if is_static else dynamic)(*task)
+    _compiled(_loop(task))(*task)
     per_micro = 2 + task.ranks[:, RECOMPUTES] + (task.ranks[:, PENDING] > 0)
     refuse_deadlock(np.flatnonzero(task.ran < task.ranks[:, NUM_MICRO] * per_micro).tolist())
     return [float(end_s) for end_s in task.free_s]
 
 
 def is_loaded() -> bool:
-    """Return whether the next call of `ends` finds all that it needs; results do not depend on it."""
-    return kernels.cache_info().currsize > 0
+    """Return whether numba is there and compiles what is asked for; results do not depend on it."""
+    return _compiled.cache_info().currsize > 0
+
+
+def _loop(task: Task) -> Kernel:
+    """Return the fastest of the loops that can run a task."""
+    is_shared = len(task.wire_s) > 2 * len(task.ranks)
+    if task.rule == LISTED and len(task.ranks) == task.num_stages and not is_shared:
+        return kernel.static
+    return kernel.windowed if task.ahead_s > 0 else kernel.dynamic
+
+
+@lru_cache(maxsize=3)
+def _compiled(loop: Kernel) -> Kernel:
+    """Return a compiled loop; the first call costs an import, and once a compilation.
+
+    The ready-rule and all that the kernels call become part of them, wherever it stands: so the key of the
+    cache on disk is a digest of all of them, where numba alone would look at the date of one file.
+    """
+    return _cached(_numba(), loop, _digest())
 
 
 @lru_cache(maxsize=1)
-def kernels() -> tuple[Kernel, Kernel]:
-    """Return the compiled `static` and `dynamic`; the first call costs an import, and once a compilation.
+def _numba() -> Any:
+    """Return numba, told to compile all parts into what calls them.
 
     With `_nrt` off, nobody counts references to arrays, which takes ten times as long as the rest.
-    The ready-rule and all that the kernels call become part of them, wherever it stands: so the key of the
-    cache on disk is a digest of all of them, where numba alone would look at the date of one file.
     """
     import numba
     from numba.extending import register_jitable
 
     for part in PARTS:
         register_jitable(forceinline=True, _nrt=False)(part)
-    digest = _digest()
-    return _cached(numba, kernel.static, digest), _cached(numba, kernel.dynamic, digest)
+    return numba
 
 
 def _cached(numba: Any, loop: Kernel, digest: str) -> Kernel:
@@ -140,19 +160,22 @@ def task_of(candidate: Pipeline, group: Group) -> Task:
     size = 2 ** max(1, (num_ranks * (2 if num_shared else 1) - 1).bit_length())
     has_luck = group.seed is not None
     ranks = [
-        _rows(candidate, *replica) for replica in zip(group.micro_batches, group.first_micros, strict=True)
+        _rows(candidate, *replica)
+        for replica in zip(group.micro_batches, group.first_micros, group.short_micros, strict=True)
     ]
-    seconds = [list(durations(stage).values()) for stage in candidate.stages]
+    seconds = np.array([list(durations(stage).values()) for stage in candidate.stages])
+    seconds = np.concatenate((seconds, seconds * candidate.last_compute), axis=1)
     late = sorted({boundary.late_s for boundary in candidate.boundaries if has_luck and boundary.late_s})
     return Task(
         num_stages=num_stages,
         rule=RULES[candidate.schedule],
         seed=group.seed or 0,
+        ahead_s=_ahead_s(candidate, group),
         ranks=np.array(ranks, np.int64).reshape(num_ranks, -1),
-        seconds=np.array(seconds * replicas),
+        seconds=np.tile(seconds, (replicas, 1)),
         listed=_listed(candidate, group),
         paths=_paths(candidate, group, late),
-        delays=np.array(_delays(candidate) * replicas),
+        delays=np.tile(_delays(candidate), (replicas, 1, 1)),
         late=_padded(late),
         factor=np.array(candidate.compute_factor if has_luck else (), np.float64),
         # Rows of a length that is a power of two would fall on the same lines of the cache.
@@ -166,6 +189,24 @@ def task_of(candidate: Pipeline, group: Group) -> Task:
     )
 
 
+def _ahead_s(candidate: Pipeline, group: Group) -> float:
+    """Return the least time from the start of an op to the arrival of its message.
+
+    0 where ranks share wires, or where other times are so much longer that there would be many such spans.
+    """
+    has_luck = group.seed is not None
+    factor = min(candidate.compute_factor, default=1.0) if has_luck else 1.0
+    ahead_s, longest_s = inf, max(stage.micro_s for stage in candidate.stages)
+    for boundary, (before, after) in zip(candidate.boundaries, pairwise(candidate.stages), strict=True):
+        late_s = boundary.late_s if has_luck and boundary.late_s else (0.0,)
+        longest_s = max(longest_s, boundary.delay_s + max(late_s))
+        op_s = min(before.forward_s, after.backward_s, durations(after)[OpKind.INPUT])
+        op_s *= factor * min(candidate.last_compute, 1.0)
+        serial_s = boundary.serial_s * min(candidate.last_bytes, 1.0)
+        ahead_s = min(ahead_s, op_s + serial_s + boundary.latency_s + min(late_s))
+    return 0.0 if group.wires or longest_s > SPANS_MAX * ahead_s else ahead_s
+
+
 @lru_cache(maxsize=16)
 def _tree(size: int) -> Ints:
     """Return a tournament of equals: the leftmost leaf of each node."""
@@ -175,14 +216,14 @@ def _tree(size: int) -> Ints:
     return tree
 
 
-def _rows(candidate: Pipeline, num_micro: int, first_micro: int) -> list[tuple[int, ...]]:
+def _rows(candidate: Pipeline, num_micro: int, first_micro: int, short_micro: int) -> list[tuple[int, ...]]:
     """Return what `kernel` wants to know of each stage of a replica, as `spec.programs` has it."""
     kind, num_stages = candidate.schedule, len(candidate.stages)
     pending = most_pending(kind, num_stages=num_stages, num_micro=num_micro)
     rows: list[tuple[int, ...]] = []
     for s, stage in enumerate(candidate.stages):
         cap = in_flight_cap(kind, stages_left=num_stages - s, num_micro=num_micro, in_flight=stage.in_flight)
-        rows.append((num_micro, cap, pending, int(stage.recompute), first_micro))
+        rows.append((num_micro, cap, pending, int(stage.recompute), first_micro, short_micro))
     return rows
 
 
@@ -220,10 +261,11 @@ def _paths(candidate: Pipeline, group: Group, late: list[tuple[float, ...]]) -> 
     return paths
 
 
-def _delays(candidate: Pipeline) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+def _delays(candidate: Pipeline) -> Floats:
     """Return what messages of each stage take, down and up."""
-    of = [(0.0, 0.0), *((b.serial_s, b.latency_s) for b in candidate.boundaries), (0.0, 0.0)]
-    return list(zip(of[1:], of[:-1], strict=True))
+    between = [(b.serial_s, b.serial_s * candidate.last_bytes, b.latency_s) for b in candidate.boundaries]
+    of = np.array([(0.0, 0.0, 0.0), *between, (0.0, 0.0, 0.0)])
+    return np.stack((of[1:], of[:-1]), axis=1)
 
 
 def _padded(rows: list[tuple[float, ...]]) -> Floats:

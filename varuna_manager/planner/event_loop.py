@@ -71,9 +71,11 @@ def _ranks(candidate: Pipeline, group: Group) -> list["StageRun"]:
     num_stages = len(candidate.stages)
     shared: dict[int, _Wire] = {}
     ranks: list[StageRun] = []
-    for num_micro, first_micro in zip(group.micro_batches, group.first_micros, strict=True):
+    for num_micro, first_micro, short in zip(
+        group.micro_batches, group.first_micros, group.short_micros, strict=True
+    ):
         for todo in programs_of(candidate, num_micro):
-            ranks.append(StageRun(candidate, todo, len(ranks), first_micro, group.seed))
+            ranks.append(StageRun(candidate, todo, len(ranks), first_micro, short, group.seed))
     for rank in ranks:
         s = rank.todo.stage
         wires = group.wires_of(rank.rank)
@@ -88,9 +90,15 @@ class StageRun:
     """One stage of one replica: `activations` and `gradients` are times of messages it has not seen yet."""
 
     def __init__(
-        self, candidate: Pipeline, todo: Program, rank: int, first_micro: int, seed: int | None
+        self,
+        candidate: Pipeline,
+        todo: Program,
+        rank: int,
+        first_micro: int,
+        short_micro: int,
+        seed: int | None,
     ) -> None:
-        self.todo, self.rank = todo, rank
+        self.todo, self.rank, self.short_micro = todo, rank, short_micro
         self.state = State.start(todo)
         self.activations: deque[float] = deque()
         self.gradients: deque[float] = deque()
@@ -100,7 +108,7 @@ class StageRun:
         self.up: Channel | None = None
         self.ran: list[tuple[Op, float, float]] = []  # with the times each starts and ends
         self._duration_s = durations(candidate.stages[todo.stage])
-        self._factor = candidate.compute_factor
+        self._factor, self._last_compute = candidate.compute_factor, candidate.last_compute
         self._first_micro, self._seed = first_micro, seed
 
     def look(self, now_s: float, due: Due) -> None:
@@ -125,6 +133,8 @@ class StageRun:
 
     def _seconds(self, op: Op) -> float:
         seconds = self._duration_s[op.kind]
+        if op.micro == self.short_micro:
+            seconds *= self._last_compute
         if self._seed is None or not self._factor:
             return seconds
         micro, what = self._first_micro + op.micro, KINDS.index(op.kind)
@@ -181,6 +191,7 @@ class Channel:
         shared: dict[int, _Wire],
     ) -> None:
         self._boundary: Boundary = candidate.boundaries[boundary]
+        self._short_s = self._boundary.serial_s * candidate.last_bytes
         self._number, self._target, self._what = boundary, target, what
         self._queue = target.activations if what == ACTIVATION else target.gradients
         self.is_shared = wire != OWN_LINK
@@ -192,7 +203,7 @@ class Channel:
         """Hand over a message at `at_s`."""
         wire, boundary = self._wire, self._boundary
         start_s = max(wire.free_s, at_s)
-        wire.free_s = start_s + boundary.serial_s
+        wire.free_s = start_s + (self._short_s if micro == self._target.short_micro else boundary.serial_s)
         arrival_s = wire.free_s + boundary.latency_s
         if seed is not None and boundary.late_s:
             arrival_s += drawn(boundary.late_s, luck(seed, self._number, global_micro, self._what))

@@ -1,11 +1,21 @@
 """All stages [first, last) a model can be cut into, at once: their costs, and which of them fit in a slot."""
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 from varuna_manager.planner.cuts import intervals
 from varuna_manager.planner.memory import MARGIN, Residency, peak_bytes
-from varuna_manager.planner.workload import Floats, Workload
+from varuna_manager.planner.workload import Floats, Workload, at_speed
+
+FITS_MAX = 2048  # matrices of booleans that a grid keeps
+
+
+@lru_cache(maxsize=32)
+def grid_of(work: Workload, speed: float = 1.0) -> "StageGrid":
+    """Return the grid of a workload on slots of that speed; what it found out is kept for the next plan."""
+    return StageGrid(work if speed == 1.0 else at_speed(work, speed))
 
 
 class StageGrid:
@@ -18,15 +28,15 @@ class StageGrid:
         self.compute_s = self._between(work.compute_s)
         self.recompute_s = self._between(work.recompute_s)
         self.param_bytes = self._between(work.param_bytes)
-        self._fits: dict[tuple[Residency, int, bool], NDArray[np.bool_]] = {}
+        self._kept_fits = lru_cache(maxsize=FITS_MAX)(self._fits)
 
     def fits(self, kept: Residency, memory_bytes: int, *, recompute: bool) -> NDArray[np.bool_]:
         """Return which stages fit in a slot."""
-        key = kept, memory_bytes, recompute
-        if key not in self._fits:
-            peaks = peak_bytes(self.work, self.first, self.last, kept, recompute=recompute)
-            self._fits[key] = self.is_stage & (peaks <= memory_bytes / MARGIN)
-        return self._fits[key]
+        return self._kept_fits(kept, memory_bytes, recompute)
+
+    def _fits(self, kept: Residency, memory_bytes: int, recompute: bool) -> NDArray[np.bool_]:
+        peaks = peak_bytes(self.work, self.first, self.last, kept, recompute=recompute)
+        return self.is_stage & (peaks <= memory_bytes / MARGIN)
 
     def micro_s(self, kept: Residency, memory_bytes: int, *, is_last: bool) -> Floats:
         """Return the work per micro-batch, recompute where needed; infinity where a stage does not fit."""

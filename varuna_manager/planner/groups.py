@@ -1,7 +1,7 @@
 """Which replicas of a candidate must be simulated together, and which need not be simulated at all."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from varuna_manager.planner.timing import OWN_LINK, Pipeline
@@ -19,11 +19,18 @@ class Group:
         Wires, ...
     ] = ()  # of each rank, replica by replica; empty: each message on a link of its own
     seed: int | None = None
+    is_ragged: bool = False  # the last micro-batch of the last replica is the step's, and a short one
 
     @property
     def num_micro(self) -> int:
         """Micro-batches of all replicas."""
         return sum(self.micro_batches)
+
+    @property
+    def short_micros(self) -> tuple[int, ...]:
+        """Of each replica the micro-batch, in its own count, that is short; -1 where none is."""
+        last = self.micro_batches[-1] - 1 if self.is_ragged else -1
+        return (*(-1 for _ in self.micro_batches[1:]), last)
 
     def wires_of(self, rank: int) -> Wires:
         """Return the interfaces of a rank's activations and gradients."""
@@ -35,17 +42,29 @@ def groups(candidate: Pipeline, seed: int | None = None) -> tuple[Group, ...]:
     if not candidate.has_jitter:
         seed = None
     if seed is None and not candidate.interfaces:
-        return tuple(alone(num_micro) for num_micro in sorted(set(candidate.micro_batches)))
-    return _groups(candidate.micro_batches, candidate.interfaces, len(candidate.stages), seed)
+        return _alone(candidate.micro_batches, candidate.is_ragged)
+    shares, num_stages = candidate.micro_batches, len(candidate.stages)
+    return _groups(shares, candidate.interfaces, num_stages, seed, candidate.is_ragged)
 
 
 @lru_cache(maxsize=64)
 def _groups(
-    shares: tuple[int, ...], interfaces: tuple[Wires, ...], num_stages: int, seed: int | None
+    shares: tuple[int, ...],
+    interfaces: tuple[Wires, ...],
+    num_stages: int,
+    seed: int | None,
+    is_ragged: bool,
 ) -> tuple[Group, ...]:
     joined = _joined(len(shares), interfaces, num_stages)
-    found = (_group(shares, interfaces, num_stages, members, seed) for members in joined)
+    found = (_group(shares, interfaces, num_stages, members, seed, is_ragged) for members in joined)
     return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=1024)
+def _alone(shares: tuple[int, ...], is_ragged: bool) -> tuple[Group, ...]:
+    whole = shares[:-1] if is_ragged else shares
+    last = (replace(alone(shares[-1]), is_ragged=True),) if is_ragged else ()
+    return (*map(alone, sorted(set(whole))), *last)
 
 
 def alone(num_micro: int) -> Group:
@@ -57,7 +76,8 @@ def whole(candidate: Pipeline, seed: int | None = None) -> Group:
     """Return all replicas as one group."""
     shares = candidate.micro_batches
     seed = seed if candidate.has_jitter else None
-    return _group(shares, candidate.interfaces, len(candidate.stages), list(range(len(shares))), seed)
+    members, num_stages = list(range(len(shares))), len(candidate.stages)
+    return _group(shares, candidate.interfaces, num_stages, members, seed, candidate.is_ragged)
 
 
 def _group(
@@ -66,6 +86,7 @@ def _group(
     num_stages: int,
     members: list[int],
     seed: int | None,
+    is_ragged: bool,
 ) -> Group:
     wires = interfaces and tuple(
         interfaces[replica * num_stages + stage] for replica in members for stage in range(num_stages)
@@ -76,6 +97,7 @@ def _group(
         first_micros=(0,) * len(members) if seed is None else tuple(first),
         wires=_renumbered(wires),
         seed=seed,
+        is_ragged=is_ragged and members[-1] == len(shares) - 1,
     )
 
 

@@ -15,17 +15,21 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 DOWN, UP = 0, 1  # activations, gradients
-NUM_MICRO, IN_FLIGHT, PENDING, RECOMPUTES, FIRST_MICRO = range(5)  # columns of `ranks`
+NUM_MICRO, IN_FLIGHT, PENDING, RECOMPUTES, FIRST_MICRO, SHORT_MICRO = range(6)  # columns of `ranks`
 WIRE, LATE_ROW, NUM_LATE = range(3)  # of `paths`
-SERIAL_S, LATENCY_S = range(2)  # of `delays`
+SERIAL_S, SHORT_S, LATENCY_S = range(3)  # of `delays`
+NUM_KINDS = 5  # columns of `seconds`, and as many for a short micro-batch
 COME, SENT, FORWARDS, RECOMPUTED, BACKWARDS, WEIGHTS, SENDING = 0, 2, 4, 5, 6, 7, 8  # of `state`
 BY_RULE, LISTED, DEVIATES = range(3)
+BEFORE = 1 - 1e-12
+"""Sums of few times lose less than that by rounding."""
 
 
 def static(
     num_stages: int,
     rule: int,
     seed: int,
+    ahead_s: float,
     ranks: Ints,
     seconds: Floats,
     listed: Ints,
@@ -43,83 +47,124 @@ def static(
 ) -> None:
     """Run one replica whose lists nothing deviates from; see `dynamic`.
 
-    Each op starts at the later of its stage's last end and its message: stages take turns, down and up the
-    pipeline, each as far as the messages that were sent lead it.
+    Each op starts at the later of its stage's last end and its message. One backward after the other: down
+    the pipeline the forwards that each stage's list has before it, then up the pipeline the backward. A list
+    that wants a forward which the stage before has behind this backward dead-locks.
     """
-    state[0, SENT + DOWN] = ranks[0, NUM_MICRO]
-    moved = 1
-    while moved > 0:
-        moved = 0
+    num_micro = ranks[0, NUM_MICRO]
+    state[0, SENT + DOWN] = num_micro
+    for micro in range(num_micro):
         for at in range(2 * num_stages):
             stage = min(at, 2 * num_stages - 1 - at)
-            done = advance(
-                stage,
-                num_stages,
-                seed,
-                ranks,
-                seconds,
-                paths,
-                delays,
-                late,
-                factor,
-                state,
-                arrivals,
-                wire_s,
-                free_s,
-            )
-            ran[stage] += done
-            moved += done
+            forwards = state[stage, FORWARDS]
+            most = min(num_micro, micro + ranks[stage, IN_FLIGHT])
+            if most > state[stage, SENT + DOWN]:
+                return
+            while forwards < most:
+                now_s = max(free_s[stage], arrivals[DOWN, forwards, stage])
+                now_s = run(
+                    stage, FORWARD, now_s, num_stages, seed, ranks, seconds, factor, state, free_s, ran
+                )
+                forwards += 1
+                if stage + 1 < num_stages:
+                    send(
+                        stage,
+                        DOWN,
+                        now_s,
+                        num_stages,
+                        seed,
+                        ranks,
+                        paths,
+                        delays,
+                        late,
+                        state,
+                        arrivals,
+                        wire_s,
+                    )
+            if at < num_stages:
+                continue
+            now_s = free_s[stage]
+            if ranks[stage, RECOMPUTES] != 0:
+                now_s = run(
+                    stage, RECOMPUTE, now_s, num_stages, seed, ranks, seconds, factor, state, free_s, ran
+                )
+            now_s = max(now_s, arrivals[UP, micro, stage])
+            now_s = run(stage, BACKWARD, now_s, num_stages, seed, ranks, seconds, factor, state, free_s, ran)
+            if stage > 0:
+                send(stage, UP, now_s, num_stages, seed, ranks, paths, delays, late, state, arrivals, wire_s)
 
 
-def advance(
-    stage: int,
+def windowed(
     num_stages: int,
+    rule: int,
     seed: int,
+    ahead_s: float,
     ranks: Ints,
     seconds: Floats,
+    listed: Ints,
     paths: Ints,
     delays: Floats,
     late: Floats,
     factor: Floats,
-    state: Ints,
     arrivals: Floats,
+    state: Ints,
     wire_s: Floats,
+    due_s: Floats,
+    tree: Ints,
     free_s: Floats,
-) -> int:
-    """Run the list of one stage until a message is missing; return the number of ops."""
-    num_micro, cap, recompute = ranks[stage, NUM_MICRO], ranks[stage, IN_FLIGHT], ranks[stage, RECOMPUTES]
-    now_s, done = free_s[stage], 0
-    while state[stage, BACKWARDS] < num_micro:
-        forwards, backwards = state[stage, FORWARDS], state[stage, BACKWARDS]
-        if forwards < min(num_micro, backwards + cap):
-            if forwards >= state[stage, SENT + DOWN]:
-                break
-            now_s = max(now_s, arrivals[DOWN, forwards, stage])
-            kind = FORWARD
-        elif recompute != 0 and state[stage, RECOMPUTED] == backwards:
-            kind = RECOMPUTE
-        else:
-            if backwards >= state[stage, SENT + UP]:
-                break
-            now_s = max(now_s, arrivals[UP, backwards, stage])
-            kind = BACKWARD
-        micro = finish(stage, kind, state)
-        now_s += took(seconds[stage, kind], factor, seed, stage, ranks[stage, FIRST_MICRO] + micro, kind)
-        done += 1
-        if kind == FORWARD and stage + 1 == num_stages:
-            state[stage, SENT + UP] += 1
-        elif kind == FORWARD:
-            send(stage, DOWN, now_s, num_stages, seed, ranks, paths, delays, late, state, arrivals, wire_s)
-        elif kind == BACKWARD and stage > 0:
-            send(stage, UP, now_s, num_stages, seed, ranks, paths, delays, late, state, arrivals, wire_s)
-    free_s[stage] = now_s
-    return done
+    ran: Ints,
+) -> None:
+    """Run a group that shares no wire by events; see `dynamic`.
+
+    No message arrives within `ahead_s` of the start of the op that it comes from. So what starts within that
+    time of the next event can be run stage by stage: it depends on nothing else that starts then.
+    """
+    num_ranks = len(ranks)
+    for rank in range(num_ranks):
+        due_s[rank] = 0.0
+        if rank % num_stages == 0:
+            state[rank, COME + DOWN] = ranks[rank, NUM_MICRO]
+    while True:
+        next_s = np.inf
+        for rank in range(num_ranks):
+            next_s = min(next_s, due_s[rank])
+        if next_s == np.inf:
+            return
+        until_s = (next_s + ahead_s) * BEFORE
+        for rank in range(num_ranks):
+            while due_s[rank] < until_s:
+                now_s = due_s[rank]
+                kind = look(rank, now_s, num_stages, rule, ranks, listed, state, arrivals)
+                if kind == WAIT:
+                    due_s[rank] = next_message(rank, state, arrivals)
+                    continue
+                now_s = run(rank, kind, now_s, num_stages, seed, ranks, seconds, factor, state, free_s, ran)
+                due_s[rank] = now_s
+                which = direction(rank, kind, num_stages, state)
+                if which >= 0:
+                    at_s = send(
+                        rank,
+                        which,
+                        now_s,
+                        num_stages,
+                        seed,
+                        ranks,
+                        paths,
+                        delays,
+                        late,
+                        state,
+                        arrivals,
+                        wire_s,
+                    )
+                    target = rank + 1 if which == DOWN else rank - 1
+                    due_s[target] = min(due_s[target], max(at_s, free_s[target]))
 
 
 def dynamic(
     num_stages: int,
     rule: int,
     seed: int,
+    ahead_s: float,
     ranks: Ints,
     seconds: Floats,
     listed: Ints,
@@ -159,11 +204,8 @@ def dynamic(
             if kind == WAIT:
                 due_s[leaf] = next_message(rank, state, arrivals)
             else:
-                micro = finish(rank, kind, state)
-                micro += ranks[rank, FIRST_MICRO]
-                now_s += took(seconds[rank, kind], factor, seed, rank % num_stages, micro, kind)
-                free_s[rank] = due_s[leaf] = now_s
-                ran[rank] += 1
+                now_s = run(rank, kind, now_s, num_stages, seed, ranks, seconds, factor, state, free_s, ran)
+                due_s[leaf] = now_s
                 which = direction(rank, kind, num_stages, state)
                 if which >= 0 and paths[rank, which, WIRE] >= 2 * num_ranks:
                     due_s[rank], state[rank, SENDING], which = now_s, which, -1
@@ -178,6 +220,28 @@ def dynamic(
             if at_s < due_s[looks + target]:
                 due_s[looks + target] = at_s
                 replay(looks + target, due_s, tree)
+
+
+def run(
+    rank: int,
+    kind: int,
+    now_s: float,
+    num_stages: int,
+    seed: int,
+    ranks: Ints,
+    seconds: Floats,
+    factor: Floats,
+    state: Ints,
+    free_s: Floats,
+    ran: Ints,
+) -> float:
+    """Run an op that starts now, and return its end."""
+    micro = finish(rank, kind, state)
+    op_s = seconds[rank, kind + NUM_KINDS if micro == ranks[rank, SHORT_MICRO] else kind]
+    now_s += took(op_s, factor, seed, rank % num_stages, ranks[rank, FIRST_MICRO] + micro, kind)
+    free_s[rank] = now_s
+    ran[rank] += 1
+    return now_s
 
 
 def replay(leaf: int, due_s: Floats, tree: Ints) -> None:
@@ -297,7 +361,8 @@ def send(
     """Hand over a message, and return when it arrives."""
     target = rank + 1 if which == DOWN else rank - 1
     micro, wire = state[target, SENT + which], paths[rank, which, WIRE]
-    wire_s[wire] = max(wire_s[wire], now_s) + delays[rank, which, SERIAL_S]
+    serial_s = delays[rank, which, SHORT_S if micro == ranks[rank, SHORT_MICRO] else SERIAL_S]
+    wire_s[wire] = max(wire_s[wire], now_s) + serial_s
     at_s: float = wire_s[wire] + delays[rank, which, LATENCY_S]
     num_late = paths[rank, which, NUM_LATE]
     if num_late > 0:

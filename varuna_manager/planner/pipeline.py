@@ -60,6 +60,8 @@ def pipeline(
         ),
         micro_batches=shares(batch, layout.replicas),
         agreement_s=agreement_s(layout, peers) + _tied_s(model, stages, peers),
+        last_compute=work.last_compute,
+        last_bytes=work.last_bytes,
         compute_factor=work.compute_factor,
         interfaces=interfaces(pool, layout),
     )
@@ -71,6 +73,14 @@ def most_micro_batches(batch: BatchShape, replicas: int) -> int:
     if num_micro % virtual == 0:
         return -(-virtual // replicas) * (num_micro // virtual)
     return max(shares(batch, replicas))
+
+
+def most_whole(batch: BatchShape, replicas: int) -> int:
+    """Return the largest share of a replica without a short last micro-batch."""
+    if batch.batch_size % batch.micro_batch_size == 0:
+        return most_micro_batches(batch, replicas)
+    *others, last = shares(batch, replicas)
+    return max(*others, last - 1) if others else last - 1
 
 
 @lru_cache(maxsize=1024)
@@ -156,6 +166,8 @@ def _boundary(work: Workload, pool: SlotPool, layout: Layout, segment: int, *, a
 
 def _tied_s(model: ModelRecord, stages: tuple[Stage, ...], peers: LinkCost) -> float:
     """Return the time to bring the sums of tied parameters together across stages."""
+    if not model.tied:
+        return 0.0
     sizes = {t.name: prod(t.shape) * WEIGHT_BYTES for seg in model.segments for t in seg.tensors}
     total = 0.0
     for tied in model.tied:

@@ -16,13 +16,12 @@ from varuna_manager.planner.candidates import (
     candidates,
     modest_layouts,
 )
-from varuna_manager.planner.grid import StageGrid
-from varuna_manager.planner.pipeline import Pipeline, pipeline
+from varuna_manager.planner.grid import StageGrid, grid_of
+from varuna_manager.planner.pipeline import Pipeline, most_whole, pipeline
 from varuna_manager.planner.pools import SlotPool
 from varuna_manager.planner.request import PlanRequest
 from varuna_manager.planner.simulate import Simulation, simulate
 from varuna_manager.planner.stages import StageCutter, links
-from varuna_manager.planner.workload import at_speed
 from varuna_runtime.spec.layout import Layout, Stage
 
 MOVED_MAX = 128
@@ -199,7 +198,6 @@ class _Waiting:
 class _Evaluator:
     def __init__(self, request: PlanRequest, choices: Sequence[Shape]) -> None:
         self._request, self._shapes = request, choices
-        self._grids: dict[tuple[int, float], StageGrid] = {}
         self._cutters: dict[tuple[object, ...], StageCutter] = {}
 
     def score(self, candidate: Candidate) -> Scored:
@@ -260,13 +258,11 @@ class _Evaluator:
                 layout=candidate.layout,
                 schedule=candidate.schedule,
                 num_micro=candidate.num_micro,
+                whole_micro=most_whole(shape.batch, candidate.layout.replicas),
                 memory_bytes=pool.memory_bytes,
                 between=between,
             )
         return self._cutters[key]
 
     def _grid(self, candidate: Candidate) -> StageGrid:
-        key = candidate.shape, candidate.pool.speed
-        if key not in self._grids:
-            self._grids[key] = StageGrid(at_speed(self._shapes[candidate.shape].work, candidate.pool.speed))
-        return self._grids[key]
+        return grid_of(self._shapes[candidate.shape].work, candidate.pool.speed)

@@ -95,7 +95,7 @@ def _has_numba() -> bool:
 
 
 def _busy_s(candidate: Pipeline, stage: StageTiming) -> float:
-    mean_micro = sum(candidate.micro_batches) / len(candidate.micro_batches)
+    mean_micro = (sum(candidate.micro_batches) - 1 + candidate.last_compute) / len(candidate.micro_batches)
     return mean_micro * stage.micro_s + stage.reduction_s + stage.optimizer_s
 
 

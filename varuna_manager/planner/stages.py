@@ -1,9 +1,10 @@
 """Stage cuts under memory: the cuts, recompute and bound of a candidate, or how far it is from fitting."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -40,6 +41,8 @@ def links(work: Workload, pool: SlotPool, layout: Layout) -> Links:
 class StageCutter:
     """Cuts for one layout, schedule and slot memory.
 
+    `num_micro` is the largest share of a replica, `whole_micro` the same without a short micro-batch.
+
     A stage costs the lower bound it puts on the step: the way to it, all its work, then its reduction or the
     way back; see `bounds`. It recomputes only where it does not fit otherwise; the last stage never does, as
     its backward follows its forward at once.
@@ -53,11 +56,13 @@ class StageCutter:
         layout: Layout,
         schedule: ScheduleKind,
         num_micro: int,
+        whole_micro: int,
         memory_bytes: int,
         between: Links,
     ) -> None:
         self._grid, self._work, self._batch, self._between = grid, grid.work, batch, between
-        self._layout, self._schedule, self._num_micro = layout, schedule, num_micro
+        self._layout, self._schedule = layout, schedule
+        self._num_micro, self._whole_micro = num_micro, whole_micro
         self._memory_bytes, self._room = memory_bytes, memory_bytes / MARGIN
         inner = self._work.boundary_bytes[1:-1]
         fewest = float(inner.min()) if len(inner) else 0.0
@@ -65,6 +70,7 @@ class StageCutter:
         self._lead_s = list(
             accumulate(delays, initial=0.0)
         )  # least time of all messages on the way to a stage
+        self._stages: dict[tuple[int, int, int], Stage | None] = {}
         self._table = CutTable(self._work.num_segments, self._cost)
         self._least = CutTable(self._work.num_segments, self._least_peak)
 
@@ -81,30 +87,31 @@ class StageCutter:
 
     def stages_at(self, cuts: Sequence[int]) -> tuple[Stage, ...] | None:
         """Return the stages that end before the segments `cuts`; None where one is empty or does not fit."""
-        firsts = [0, *cuts[:-1]]
-        if any(first >= last for first, last in zip(firsts, cuts, strict=True)):
-            return None
-        found = []
-        for s, (first, last) in enumerate(zip(firsts, cuts, strict=True)):
-            left = len(cuts) - s
-            if self.peak(first, last, left, recompute=left > 1) > self._room:
+        found: list[Stage] = []
+        for s, (first, last) in enumerate(pairwise((0, *cuts))):
+            name = first, last, len(cuts) - s
+            if name not in self._stages:
+                self._stages[name] = self._stage(*name)
+            stage = self._stages[name]
+            if stage is None:
                 return None
-            found.append(self._stage(first, last, left))
+            found.append(stage)
         return tuple(found)
-
-    def peak(
-        self, first: int, last: int, stages_left: int, *, recompute: bool = False, in_flight: int = 0
-    ) -> float:
-        """Return the predicted peak bytes of one stage; `in_flight` 0 is the least it may be given."""
-        kept = self._kept(stages_left, in_flight)
-        return float(peak_bytes(self._work, first, last, kept, recompute=recompute))
 
     def least_memory_bytes(self) -> float:
         """Return the slot memory at which the layout would begin to fit."""
         return self._least.worst(self._layout.stages) * MARGIN
 
-    def _stage(self, first: int, last: int, stages_left: int) -> Stage:
-        recompute = self.peak(first, last, stages_left) > self._room
+    def _stage(self, first: int, last: int, stages_left: int) -> Stage | None:
+        """Return one stage, or None where it is empty or does not fit."""
+        if first >= last:
+            return None
+        kept, fits = self._kept(stages_left), self._grid.fits
+        recompute = not fits(kept, self._memory_bytes, recompute=False)[first, last]
+        if recompute:
+            is_possible = stages_left > 1 and fits(kept, self._memory_bytes, recompute=True)[first, last]
+            if not is_possible:
+                return None
         in_flight = self._most_in_flight(first, last, stages_left, recompute=recompute)
         return Stage(first=first, last=last, recompute=recompute, in_flight=in_flight)
 
@@ -114,12 +121,14 @@ class StageCutter:
         least = self._least_in_flight(stages_left)
         if least == natural:
             return 0
-        peaks = [
-            self.peak(first, last, stages_left, recompute=recompute, in_flight=n) for n in (least, least + 1)
-        ]
-        step = peaks[1] - peaks[0]
-        most = least + int((self._room - peaks[0]) / step) if step > 0 else natural
-        return 0 if most >= natural else max(most, least)
+
+        def peak(in_flight: int) -> float:
+            kept = self._kept(stages_left, in_flight)
+            return float(peak_bytes(self._work, first, last, kept, recompute=recompute))
+
+        if peak(natural) <= self._room:
+            return 0
+        return least - 1 + bisect_right(range(least, natural), self._room, key=peak)
 
     def _least_in_flight(self, stages_left: int) -> int:
         """Return the least cap worth having: for a rule that takes any number, that of eager 1F1B."""
@@ -129,7 +138,7 @@ class StageCutter:
         return most_in_flight(schedule, stages_left=stages_left, num_micro=self._num_micro)
 
     def _cost(self, stages_left: int) -> Floats:
-        grid, num_micro = self._grid, self._num_micro
+        grid, num_micro = self._grid, self._whole_micro
         index = self._layout.stages - stages_left
         lead_s = self._lead_s[index]
         micro = self._micro_s(stages_left)
@@ -150,9 +159,9 @@ class StageCutter:
 
     def _in_turn_s(self, stages_left: int, micro: Floats) -> Floats:
         """Micro-batches that wait for each other, there and back, then the backwards of the others."""
-        work, num_micro = self._work, self._num_micro
-        natural = most_in_flight(self._schedule, stages_left=stages_left, num_micro=num_micro)
-        in_turn, others = passes(num_micro, natural)
+        work = self._work
+        natural = most_in_flight(self._schedule, stages_left=stages_left, num_micro=self._num_micro)
+        in_turn, others = passes(self._whole_micro, natural)
         hops_s = 2 * (self._lead_s[-1] - self._lead_s[self._layout.stages - stages_left])
         beyond = (work.compute_s[-1] - work.compute_s)[:, None]
         backward = others * (micro - self._grid.forward_s) if others else 0.0

@@ -54,9 +54,22 @@ class Pipeline:
     boundaries: tuple[Boundary, ...]
     micro_batches: tuple[int, ...]
     agreement_s: float  # tied sums, totals and vote, after the last reduction and before the optimizer
+    last_compute: float = 1.0  # time of the ops of the step's last micro-batch over that of the others
+    last_bytes: float = 1.0  # the same of its messages: it may have fewer samples
     compute_factor: tuple[float, ...] = ()  # see `Profile`
     interfaces: tuple[tuple[int, int], ...] = ()
     """By rank, what its activations and its gradients leave its node by; empty where nothing is shared."""
+
+    @property
+    def is_ragged(self) -> bool:
+        """True where the last micro-batch of the step takes another time than the others."""
+        return self.last_compute != 1.0 or self.last_bytes != 1.0
+
+    @property
+    def whole_micro(self) -> int:
+        """Most whole micro-batches of a replica; the last replica has the last micro-batch."""
+        *others, last = self.micro_batches
+        return max(*others, last - self.is_ragged) if others else last - self.is_ragged
 
     @property
     def has_jitter(self) -> bool:

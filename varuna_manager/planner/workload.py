@@ -32,6 +32,8 @@ class Workload:
     optimizer_step_s_per_byte: float
     same_node: LinkCost
     cross_node: LinkCost
+    last_compute: float = 1.0  # time of the step's last micro-batch, which may be short, over the others'
+    last_bytes: float = 1.0  # the same of its messages
     compute_factor: tuple[float, ...] = ()  # see `Profile`
 
     @property
@@ -57,16 +59,23 @@ class Peaks:
 
 
 def workload(
-    profile: Profile, micro_batch_size: int, *, shard_optimizer: bool = False, offload_optimizer: bool = False
+    profile: Profile,
+    micro_batch_size: int,
+    *,
+    last_size: int | None = None,
+    shard_optimizer: bool = False,
+    offload_optimizer: bool = False,
 ) -> Workload:
     """Return the costs at `micro_batch_size`, scaled from the nearest size that was measured.
 
-    The flags are the job's; only a GPU has a host to hand its optimizer to.
+    `last_size` is the size of a step's last micro-batch, None where it is as large as the others. The flags
+    are the job's; only a GPU has a host to hand its optimizer to.
     """
     is_elsewhere = offload_optimizer and profile.device_kind.startswith("cuda")
     measured = _nearest(profile, micro_batch_size)
     scale = micro_batch_size / measured.micro_batch_size
     costs = [_scaled(cost, scale) for cost in measured.segments]
+    last_size = last_size or micro_batch_size
     boundaries = [measured.input_bytes * scale, *(cost.output_bytes for cost in costs[:-1])]
     return Workload(
         micro_batch_size=micro_batch_size,
@@ -85,6 +94,8 @@ def workload(
         optimizer_step_s_per_byte=profile.optimizer_step_s_per_byte,
         same_node=profile.same_node,
         cross_node=profile.cross_node,
+        last_compute=_last_compute(profile, micro_batch_size, last_size),
+        last_bytes=last_size / micro_batch_size,
         compute_factor=profile.compute_factor,
     )
 
@@ -111,6 +122,19 @@ def _nearest(profile: Profile, micro_batch_size: int) -> SegmentProfile:
         profile.by_micro_batch,
         key=lambda at: (abs(at.micro_batch_size - micro_batch_size), at.micro_batch_size),
     )
+
+
+def _last_compute(profile: Profile, micro_batch_size: int, last_size: int) -> float:
+    if last_size == micro_batch_size:
+        return 1.0
+    return min(_compute_s(profile, last_size) / _compute_s(profile, micro_batch_size), 1.0)
+
+
+def _compute_s(profile: Profile, micro_batch_size: int) -> float:
+    """Return the forward and backward time of the whole model."""
+    measured = _nearest(profile, micro_batch_size)
+    one_s = sum(cost.forward_s + cost.backward_s for cost in measured.segments)
+    return one_s * micro_batch_size / measured.micro_batch_size
 
 
 def _scaled(cost: SegmentCost, scale: float) -> SegmentCost:

@@ -26,6 +26,7 @@ def test_no_segment_is_lost_or_used_twice_by_any_number_of_stages(num_segments: 
             layout=Layout(stages=num_stages, replicas=1),
             schedule=ScheduleKind.ONE_F_ONE_B,
             num_micro=32,
+            whole_micro=32,
             memory_bytes=UNBOUNDED,
             between=Links(boundaries=(FAST_LINK,) * (num_stages - 1), peers=FAST_LINK),
         ).stages()

@@ -24,6 +24,17 @@ from varuna_runtime.spec.model import TiedParameter, TiedUse
 from varuna_runtime.spec.profile import LinkCost, SegmentProfile
 
 
+def test_a_batch_that_leaves_a_short_micro_batch_takes_less_time_than_a_full_one() -> None:
+    """The last micro-batch of 9 samples in fours has one, and a size of one was measured."""
+    costs = [segment(forward_s=0.01, backward_s=0.02)] * 2
+    small = SegmentProfile(micro_batch_size=1, segments=tuple(replace(c, forward_s=0.004) for c in costs))
+    measured = replace(profile(costs, sizes=(4,), link=FREE_LINK), optimizer_step_s_per_byte=0.0)
+    measured = replace(measured, by_micro_batch=(small, *measured.by_micro_batch))
+    spec = job(batch_size=9, micro_batch_size=4)
+    made, _ = planned(request(spec, costs, nodes(1), measured=measured))
+    assert made.predicted_step_s == pytest.approx(2 * 0.06 + 2 * 0.024)
+
+
 def test_node_count_without_a_matching_layout_never_ends_the_job() -> None:
     """Case T25: every count of nodes gets a plan, or a reason to park."""
     spec = job(nodes={"min": 2, "max": 32})

@@ -2,8 +2,8 @@
 
 import pytest
 
-from varuna_manager.planner.pipeline import most_micro_batches, reduction_volume, shares
-from varuna_runtime.spec.batches import replica_micro_batches
+from varuna_manager.planner.pipeline import most_micro_batches, most_whole, reduction_volume, shares
+from varuna_runtime.spec.batches import micro_batch_rows, replica_micro_batches
 from varuna_runtime.spec.layout import BatchShape
 from varuna_runtime.spec.reduction import owned_nodes, share
 
@@ -18,6 +18,17 @@ def test_every_micro_batch_is_counted_with_the_replica_that_has_it(virtual: int,
         )
         assert shares(batch, replicas) == wanted
         assert most_micro_batches(batch, replicas) == max(wanted)
+
+
+@pytest.mark.parametrize("batch_size", [64, 67])
+def test_a_short_micro_batch_is_not_whole_and_its_replica_is_the_last(batch_size: int) -> None:
+    batch = BatchShape(batch_size=batch_size, micro_batch_size=4, virtual_replicas=8)
+    for replicas in range(1, 9):
+        whole = [
+            sum(len(micro_batch_rows(batch_size, 4, micro)) == 4 for own in owned for micro in own)
+            for owned in (replica_micro_batches(-(-batch_size // 4), 8, replicas, d) for d in range(replicas))
+        ]
+        assert most_whole(batch, replicas) == max(whole)
 
 
 @pytest.mark.parametrize("virtual", range(1, 41))

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -5,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support import event_queue
 from varuna_manager.planner.bounds import SLACK, pipeline_bound_s
 from varuna_manager.planner.pipeline import Boundary, Pipeline, StageTiming
-from varuna_manager.planner.simulate import simulate, stage_ends, timeline
+from varuna_manager.planner.simulate import Simulation, simulate, stage_ends, timeline
 from varuna_runtime.spec.layout import ScheduleKind
 from varuna_runtime.spec.schedule import OpKind
 
@@ -105,6 +107,26 @@ def test_the_replica_with_more_micro_batches_sets_the_pace() -> None:
     assert simulate(uniform(GPIPE, 2, (3, 4, 3))).step_s == simulate(uniform(GPIPE, 2, (4,))).step_s
 
 
+def test_a_short_last_micro_batch_takes_its_share_of_the_time() -> None:
+    one = replace(uniform(GPIPE, 1, (4,)), last_compute=0.25)
+    assert simulate(one) == Simulation(step_s=9.75, busy_s=(9.75,))
+    # By hand, P=2 M=2: F0 [0,1] F1 [1,1.5], then F0 [1,2] F1 [2,2.5] B0 [2.5,4.5] B1 [4.5,5.5] behind it.
+    two = replace(uniform(GPIPE, 2, (2,)), last_compute=0.5)
+    assert simulate(two).step_s == 7.5
+    # Messages of 4 s, the last of 1 s: activations arrive at 5 and 6, gradients at 13 and 14.
+    messages = replace(uniform(GPIPE, 2, (2,), serial_s=4.0), last_bytes=0.25)
+    assert simulate(messages).step_s == 17.0
+
+
+def test_a_short_micro_batch_of_the_last_replica_does_not_speed_up_the_others() -> None:
+    whole, ragged = (
+        replace(uniform(ONE_F_ONE_B, 2, (4, 4)), last_compute=factor, last_bytes=factor)
+        for factor in (1.0, 0.5)
+    )
+    assert simulate(ragged).step_s == simulate(whole).step_s
+    assert simulate(replace(ragged, micro_batches=(3, 4))).step_s < simulate(whole).step_s
+
+
 def test_reduction_of_a_late_stage_hides_behind_the_backwards_of_earlier_ones() -> None:
     without = simulate(uniform(ONE_F_ONE_B, 3, (3,))).step_s
     timed = uniform(ONE_F_ONE_B, 3, (3,), reduction_s=0.5, optimizer_s=0.25, agreement_s=0.125)
@@ -152,7 +174,11 @@ def test_looking_when_something_comes_equals_a_queue_of_all_events(candidate: Pi
         assert stage_ends(candidate, num_micro) == event_queue.stage_ends(candidate, num_micro)
 
 
-@given(pipelines())
+@given(pipelines(), st.sampled_from([1.0, 0.5, 0.125]), st.sampled_from([1.0, 0.5, 0.125]))
 @settings(max_examples=300, deadline=None, derandomize=True)
-def test_no_simulation_beats_the_lower_bound(candidate: Pipeline) -> None:
+def test_no_simulation_beats_the_lower_bound(
+    candidate: Pipeline, last_compute: float, last_bytes: float
+) -> None:
+    if sum(candidate.micro_batches) > 1:
+        candidate = replace(candidate, last_compute=last_compute, last_bytes=last_bytes)
     assert simulate(candidate).step_s >= pipeline_bound_s(candidate) * (1 - SLACK)
