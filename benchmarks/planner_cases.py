@@ -5,24 +5,21 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
 
 from benchmarks.measure import Case, Claim, Row, Spread
 from benchmarks.options import Options
+from tests.support import every_cut
 from tests.support.pipelines import random_pipeline, uniform
 from tests.support.planning import job, nodes, profile, request, segment
 from varuna_manager.planner import PlanRequest, plan
 from varuna_manager.planner.bounds import SLACK, pipeline_bound_s
-from varuna_manager.planner.candidates import SCHEDULES, shapes
 from varuna_manager.planner.compiled import ends
 from varuna_manager.planner.event_loop import run
 from varuna_manager.planner.groups import alone
-from varuna_manager.planner.pipeline import pipeline
-from varuna_manager.planner.pools import pools
 from varuna_manager.planner.simulate import simulate
-from varuna_runtime.spec.layout import Layout, Plan, ScheduleKind, Stage
+from varuna_runtime.spec.layout import Plan, ScheduleKind
 from varuna_runtime.spec.profile import LinkCost, SegmentCost, SegmentProfile
 
 COLD = """
@@ -89,7 +86,7 @@ def brute_force(options: Options) -> Case:
         answer = plan(asked)
         assert isinstance(answer.outcome, Plan)
         assert answer.explanation is not None
-        best_s = _best_s(asked)
+        best_s = every_cut.best_s(asked)
         over.append(answer.outcome.predicted_step_s / best_s - 1)
         wrong += answer.explanation.lower_bound_s > best_s * (1 + SLACK)
     case = Case(name="brute", title="every cut, layout and schedule", settings=f"{len(over)} small requests")
@@ -150,28 +147,6 @@ def small(seed: int, *, most_segments: int = 6, most_nodes: int = 5) -> PlanRequ
     )
     usable = nodes(random.randint(1, most_nodes), memory_bytes=2**40)
     return request(spec, costs, usable, measured=profile(costs, link=link))
-
-
-def _best_s(asked: PlanRequest) -> float:
-    (shape,), (pool,) = shapes(asked), pools(asked.nodes, asked.spec.nodes.max)
-    last = len(asked.model.segments)
-    return min(
-        simulate(
-            pipeline(
-                shape.work,
-                asked.model,
-                shape.batch,
-                pool,
-                layout=Layout(stages=stages, replicas=replicas),
-                schedule=schedule,
-                stages=tuple(Stage(first=a, last=b, recompute=False) for a, b in pairwise((0, *inner, last))),
-            )
-        ).step_s
-        for stages in range(1, min(last, pool.num_slots) + 1)
-        for replicas in range(1, min(pool.num_slots // stages, shape.batch.virtual_replicas) + 1)
-        for inner in combinations(range(1, last), stages - 1)
-        for schedule in SCHEDULES
-    )
 
 
 def _at(cost: SegmentCost, size: int) -> SegmentCost:

@@ -1,6 +1,5 @@
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations, pairwise
 from math import inf
 from random import Random
 
@@ -8,17 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.every_cut import best_s, layouts
 from tests.support.planning import FREE_LINK, KIND, UNEVEN, job, nodes, planned, profile, request, segment
 from tests.support.planning_checks import check_invariants
 from varuna_manager.planner import PlannableNode, PlanRequest, plan
 from varuna_manager.planner.bounds import SLACK
 from varuna_manager.planner.candidates import SCHEDULES, shapes
-from varuna_manager.planner.pipeline import pipeline
 from varuna_manager.planner.pools import pools
 from varuna_manager.planner.search import search
-from varuna_manager.planner.simulate import simulate
 from varuna_runtime.spec.job import JobSpec, LayoutChoice, Nodes
-from varuna_runtime.spec.layout import Layout, Plan, ScheduleKind, Stage
+from varuna_runtime.spec.layout import Layout, Plan, ScheduleKind
 from varuna_runtime.spec.profile import LinkCost, SegmentCost
 
 
@@ -108,7 +106,7 @@ def test_pruning_by_bounds_loses_nothing(asked: PlanRequest) -> None:
 def test_the_chosen_cuts_are_within_two_percent_of_the_best_of_all(count: int, batch_size: int) -> None:
     spec = job(batch_size=batch_size, virtual_replicas=4, nodes={"max": 5})
     asked = request(spec, UNEVEN, nodes(count), measured=profile(UNEVEN, link=FREE_LINK))
-    best = min(every_cut_s(asked, layout) for layout in layouts(asked))
+    best = best_s(asked)
     made, why = planned(asked)
     assert made.predicted_step_s <= best * 1.02
     assert why.lower_bound_s <= best * (1 + SLACK)
@@ -129,46 +127,13 @@ def test_no_cut_of_any_layout_is_faster_than_the_bound(asked: PlanRequest) -> No
     batch = shapes(asked)[0].batch
     single = replace(asked, spec=spec, nodes=nodes(4, memory_bytes=2**40), batch=batch)
     _, why = planned(single)
-    best = min(every_cut_s(single, layout) for layout in layouts(single))
+    best = best_s(single)
     assert why.lower_bound_s <= best * (1 + SLACK)
-
-
-def layouts(asked: PlanRequest) -> list[Layout]:
-    num_slots, num_segments = len(asked.nodes), len(asked.model.segments)
-    virtual = shapes(asked)[0].batch.virtual_replicas
-    return [
-        Layout(stages=stages, replicas=replicas)
-        for stages in range(1, min(num_segments, num_slots) + 1)
-        for replicas in range(1, min(num_slots // stages, virtual) + 1)
-    ]
 
 
 def pin(asked: PlanRequest, layout: Layout, schedule: ScheduleKind) -> JobSpec:
     choice = LayoutChoice(stages=layout.stages, replicas=layout.replicas)
     return asked.spec.model_copy(update={"layout": choice, "schedule": schedule})
-
-
-def every_cut_s(asked: PlanRequest, layout: Layout) -> float:
-    """Return the best step over every cut and schedule, by simulation alone."""
-    (shape,) = shapes(asked)
-    (pool,) = pools(asked.nodes, asked.spec.nodes.max)
-    last = len(asked.model.segments)
-    steps = [
-        simulate(
-            pipeline(
-                shape.work,
-                asked.model,
-                shape.batch,
-                pool,
-                layout=layout,
-                schedule=schedule,
-                stages=tuple(Stage(first=a, last=b, recompute=False) for a, b in pairwise((0, *inner, last))),
-            )
-        ).step_s
-        for inner in combinations(range(1, last), layout.stages - 1)
-        for schedule in SCHEDULES
-    ]
-    return min(steps)
 
 
 def test_a_hundred_nodes_and_48_segments_need_few_simulations() -> None:
