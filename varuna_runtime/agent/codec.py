@@ -128,7 +128,7 @@ def rank_report(key: r.RankKey, report: r.RankReport) -> agent_pb2.AgentMessage:
 def step_report(key: r.RankKey, steps: list[r.StepDone]) -> agent_pb2.AgentMessage:
     """Return a message without seq."""
     done = [_wire_step(step) for step in steps]
-    report = agent_pb2.StepReport(job=key.job, generation=key.generation, steps=done)
+    report = agent_pb2.StepReport(job=key.job, generation=key.generation, steps=done, rank=key.rank)
     return agent_pb2.AgentMessage(steps=report)
 
 
@@ -144,6 +144,8 @@ def _wire_step(step: r.StepDone) -> common_pb2.StepDone:
         learning_rate=step.learning_rate,
         loss_scale=step.loss_scale,
         skipped=step.is_skipped,
+        busy_s=step.busy_s,
+        busy_samples=step.busy_samples,
     )
 
 
@@ -254,6 +256,8 @@ def _step(step: common_pb2.StepDone) -> r.StepDone:
         learning_rate=step.learning_rate if step.HasField("learning_rate") else None,
         loss_scale=step.loss_scale if step.HasField("loss_scale") else None,
         is_skipped=step.skipped,
+        busy_s=step.busy_s,
+        busy_samples=step.busy_samples,
     )
 
 

@@ -94,6 +94,8 @@ class StepDone:
     learning_rate: float | None
     loss_scale: float | None
     is_skipped: bool
+    busy_s: float = 0.0  # in ops of the rank that tells it; 0: unknown
+    busy_samples: int = 0  # these were of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ from varuna_runtime.worker.signals import EvaluationDone, Progressed, StepDone, 
 from varuna_runtime.worker.stage_state import StageState
 from varuna_runtime.worker.step_gradients import StepGradients
 from varuna_runtime.worker.step_share import StepShare, step_share
+from varuna_runtime.worker.stopwatch import Busy
 from varuna_runtime.worker.ties import tie_exchange
 from varuna_runtime.worker.training import ResolvedTraining, Training
 from varuna_runtime.worker.weights import segment_digest
@@ -125,6 +126,11 @@ class RankEngine:
     def realised(self) -> tuple[Op, ...]:
         """What this rank ran in its last step, in order; for replay and for a look at delays."""
         return tuple(self._pipeline.realised)
+
+    @property
+    def busy(self) -> Busy:
+        """What its last step cost this rank, without waiting, data, messages and sums."""
+        return self._pipeline.busy
 
     @property
     def is_evaluating(self) -> bool:

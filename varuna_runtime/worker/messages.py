@@ -3,10 +3,11 @@
 from varuna_runtime.spec.manifest import EvaluationRecord, LossRecord
 from varuna_runtime.wire.v1 import common_pb2
 from varuna_runtime.worker.signals import StepDone
+from varuna_runtime.worker.stopwatch import Busy
 
 
-def told_step(done: StepDone, took_s: float) -> common_pb2.StepDone:
-    """Return a step for the agent."""
+def told_step(done: StepDone, took_s: float, busy: Busy) -> common_pb2.StepDone:
+    """Return a step for the agent, with what it cost this rank."""
     return common_pb2.StepDone(
         step=done.record.step,
         loss_hex=done.record.loss_hex,
@@ -18,6 +19,8 @@ def told_step(done: StepDone, took_s: float) -> common_pb2.StepDone:
         learning_rate=done.learning_rate,
         loss_scale=done.loss_scale,
         skipped=done.record.is_skipped,
+        busy_s=busy.seconds,
+        busy_samples=busy.num_samples,
     )
 
 

@@ -16,6 +16,7 @@ from varuna_runtime.worker.feed import Fed, Feed
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.signals import PROGRESSED, Stepping, Waiting
 from varuna_runtime.worker.stage import MicroBatch, StageRunner
+from varuna_runtime.worker.stopwatch import Busy, Stopwatch
 from varuna_runtime.worker.training import ResolvedTraining, Training
 
 _Backward = Callable[[MicroBatch, Sequence[Tensor | None] | None], tuple[Tensor | None, ...]]
@@ -53,12 +54,21 @@ class Pipeline:
         self._is_end = self._before is None or self._after is None
         self._ahead: Fed | None = None
         self.realised: list[Op] = []  # what the last step ran, in order
+        self._watch = Stopwatch(device)
+        self._num_samples = 0
+
+    @property
+    def busy(self) -> Busy:
+        """What the ops of the last step took."""
+        return Busy(seconds=self._watch.taken_s(), num_samples=self._num_samples)
 
     def run(self, micros: Sequence[MicroBatch]) -> Stepping[None]:
         """Run this stage's ops on this replica's micro-batches of one step."""
         todo = stage_program(self._plan, self._stage, len(micros))
         state = State.start(todo)
         self.realised = []
+        self._watch.reset()
+        self._num_samples = sum(micro.rows for micro in micros)
         self._ahead = None
         self._activations.clear()  # of an abandoned step
         self._gradients.clear()
@@ -91,25 +101,29 @@ class Pipeline:
             case OpKind.FORWARD:
                 self._forward(micro)
             case OpKind.RECOMPUTE:
-                self._runner.recompute(micro)
+                with self._watch:
+                    self._runner.recompute(micro)
             case OpKind.BACKWARD:
                 self._backward(micro, self._runner.backward)
             case OpKind.INPUT:
                 self._backward(micro, self._runner.backward_input)
             case OpKind.WEIGHT:
-                self._runner.backward_weight(micro)
+                with self._watch:
+                    self._runner.backward_weight(micro)
 
     def _forward(self, micro: MicroBatch) -> None:
         batch, chosen = self._data(micro)
         inputs = chosen if self._before is None else self._activations.popleft()
-        outputs = self._runner.forward(micro, inputs, batch if self._after is None else None)
+        with self._watch:
+            outputs = self._runner.forward(micro, inputs, batch if self._after is None else None)
         if self._after is not None:
             self._link.send(self._after, "activations", outputs)
 
     def _backward(self, micro: MicroBatch, backward: _Backward) -> None:
         received = None if self._after is None else self._gradients.popleft()
         gradients = None if received is None else [None if g.dtype is torch.bool else g for g in received]
-        found = backward(micro, gradients)
+        with self._watch:
+            found = backward(micro, gradients)
         if self._before is not None:
             message = tuple(_NO_GRADIENT if g is None else g for g in found)
             self._link.send(self._before, "gradients", message)

@@ -141,7 +141,7 @@ class TrainRank:
 
     def _tell(self, done: StepDone | EvaluationDone, took_s: float) -> None:
         if isinstance(done, StepDone):
-            self._progress.step_ends(told_step(done, took_s))
+            self._progress.step_ends(told_step(done, took_s, self._engine.busy))
         elif done.record is not None:  # from every rank, so that no node tells a later step before it
             evaluation = told_evaluation(done.record, took_s)
             self._progress.tell(worker_pb2.WorkerProgress(evaluation=evaluation))

@@ -122,14 +122,16 @@ class Active(_message.Message):
     def __init__(self, step: _Optional[int] = ..., earlier: _Optional[_Iterable[_Union[_common_pb2.CommittedStep, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[_common_pb2.EvaluationDone, _Mapping]]] = ...) -> None: ...
 
 class StepReport(_message.Message):
-    __slots__ = ("job", "generation", "steps")
+    __slots__ = ("job", "generation", "steps", "rank")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
     job: str
     generation: int
     steps: _containers.RepeatedCompositeFieldContainer[_common_pb2.StepDone]
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[_common_pb2.StepDone, _Mapping]]] = ...) -> None: ...
+    rank: int
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[_common_pb2.StepDone, _Mapping]]] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class NoticeReport(_message.Message):
     __slots__ = ("node", "seconds_left", "source", "cancelled", "is_hint", "detail")

@@ -257,22 +257,26 @@ class NodeStatus(_message.Message):
     def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., incarnation: _Optional[str] = ..., slots: _Optional[int] = ..., device_kind: _Optional[str] = ..., job: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., notice_in_s: _Optional[float] = ..., notices: _Optional[str] = ..., pid: _Optional[int] = ..., pool: _Optional[str] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
-    __slots__ = ("job",)
+    __slots__ = ("job", "with_profile")
     JOB_FIELD_NUMBER: _ClassVar[int]
+    WITH_PROFILE_FIELD_NUMBER: _ClassVar[int]
     job: str
-    def __init__(self, job: _Optional[str] = ...) -> None: ...
+    with_profile: bool
+    def __init__(self, job: _Optional[str] = ..., with_profile: bool = ...) -> None: ...
 
 class PlanReply(_message.Message):
-    __slots__ = ("plan_json", "reason", "change", "explanation_json")
+    __slots__ = ("plan_json", "reason", "change", "explanation_json", "profile_json")
     PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     CHANGE_FIELD_NUMBER: _ClassVar[int]
     EXPLANATION_JSON_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_JSON_FIELD_NUMBER: _ClassVar[int]
     plan_json: bytes
     reason: str
     change: str
     explanation_json: bytes
-    def __init__(self, plan_json: _Optional[bytes] = ..., reason: _Optional[str] = ..., change: _Optional[str] = ..., explanation_json: _Optional[bytes] = ...) -> None: ...
+    profile_json: bytes
+    def __init__(self, plan_json: _Optional[bytes] = ..., reason: _Optional[str] = ..., change: _Optional[str] = ..., explanation_json: _Optional[bytes] = ..., profile_json: _Optional[bytes] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("job", "user")

@@ -60,7 +60,7 @@ class Endpoint(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class StepDone(_message.Message):
-    __slots__ = ("step", "loss_hex", "loss", "weight", "samples", "step_s", "grad_norm", "learning_rate", "loss_scale", "skipped")
+    __slots__ = ("step", "loss_hex", "loss", "weight", "samples", "step_s", "grad_norm", "learning_rate", "loss_scale", "skipped", "busy_s", "busy_samples")
     STEP_FIELD_NUMBER: _ClassVar[int]
     LOSS_HEX_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,8 @@ class StepDone(_message.Message):
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     step: int
     loss_hex: str
     loss: float
@@ -81,7 +83,9 @@ class StepDone(_message.Message):
     learning_rate: float
     loss_scale: float
     skipped: bool
-    def __init__(self, step: _Optional[int] = ..., loss_hex: _Optional[str] = ..., loss: _Optional[float] = ..., weight: _Optional[float] = ..., samples: _Optional[int] = ..., step_s: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ...) -> None: ...
+    busy_s: float
+    busy_samples: int
+    def __init__(self, step: _Optional[int] = ..., loss_hex: _Optional[str] = ..., loss: _Optional[float] = ..., weight: _Optional[float] = ..., samples: _Optional[int] = ..., step_s: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., busy_s: _Optional[float] = ..., busy_samples: _Optional[int] = ...) -> None: ...
 
 class EvaluationDone(_message.Message):
     __slots__ = ("step", "generation", "samples", "evaluation_s", "figures")
