@@ -9,7 +9,14 @@ from rich.console import Group, RenderableType
 from varuna_manager.cli.tables import table
 from varuna_runtime.spec.amounts import size
 from varuna_runtime.spec.model import ModelRecord
-from varuna_runtime.spec.profile import LinkCost, Profile, ProfiledModel, SegmentCost, SegmentProfile
+from varuna_runtime.spec.profile import (
+    LinkCost,
+    Profile,
+    ProfiledModel,
+    ReduceCost,
+    SegmentCost,
+    SegmentProfile,
+)
 
 _COLUMNS = (
     "SEGMENTS",
@@ -80,13 +87,25 @@ def _rest(profile: Profile) -> list[str]:
         f"link inside a node: {_link(profile.same_node)}",
         f"link between nodes: {_link(profile.cross_node)}",
     ]
+    if sums := profile.reductions:
+        lines.append(f"sums over replicas: {', '.join(map(_sum, sums))}")
+    if profile.host_to_device_bps is not None:
+        lines.append(f"host to device: {_rate(profile.host_to_device_bps)}")
     if factors := profile.compute_factor:
         low, high = factors[len(factors) // 20], factors[-1 - len(factors) // 20]
         lines.append(f"spread: nine of ten ops took {low:.2f} to {high:.2f} times their median")
-    return [*lines, f"measured on {profile.measured_on}"]
+    fitted = f", fitted to {profile.refreshed_by}" if profile.refreshed_by else ""
+    return [*lines, f"measured on {profile.measured_on}{fitted}"]
 
 
 def _link(cost: LinkCost) -> str:
-    rate = cost.bandwidth_bps
-    words = f"{rate / 1e9:.3g} Gbit/s" if rate >= 1e9 else f"{rate / 1e6:.3g} Mbit/s"
-    return f"{duration(cost.latency_s)} and {words}"
+    return f"{duration(cost.latency_s)} and {_rate(cost.bandwidth_bps)}"
+
+
+def _sum(cost: ReduceCost) -> str:
+    where = "" if cost.crosses_nodes else " on one node"
+    return f"{size(cost.num_bytes)} over {cost.replicas}{where} in {duration(cost.seconds)}"
+
+
+def _rate(bits_per_s: float) -> str:
+    return f"{bits_per_s / 1e9:.3g} Gbit/s" if bits_per_s >= 1e9 else f"{bits_per_s / 1e6:.3g} Mbit/s"

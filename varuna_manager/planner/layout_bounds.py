@@ -42,6 +42,8 @@ class LayoutBound:
         self._message_bytes = float(inner.min()) if len(inner) else 0.0
         self._hop_s = min(link.latency_s + transfer_s(link, self._message_bytes) for link in links)
         self._unit_slots = unit_slots
+        sums = (work.far_sums,) if unit_slots == 1 else (work.near_sums, work.far_sums)
+        self._near_s_per_byte = min(one.least_s_per_byte for one in sums)
         self._near = LinkCost(
             latency_s=min(link.latency_s for link in links),
             bandwidth_bps=max(link.bandwidth_bps for link in links),
@@ -71,11 +73,11 @@ class LayoutBound:
         return np.asarray((latency_s + byte_s * params) * (params > 0))
 
     def peers(self, rows: Columns) -> tuple[Floats, Floats]:
-        """Return the latency and the seconds per byte of the link that reductions use."""
+        """Return the latency of the link that reductions use, and what a byte takes at least."""
         near, far = self._near, self._work.cross_node
         return (
             np.where(rows.is_apart, far.latency_s, near.latency_s),
-            np.where(rows.is_apart, transfer_s(far, 1.0), transfer_s(near, 1.0)),
+            np.where(rows.is_apart, self._work.far_sums.least_s_per_byte, self._near_s_per_byte),
         )
 
     def last_s(self, rows: Columns) -> Floats:

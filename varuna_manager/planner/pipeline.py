@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from varuna_manager.planner.pools import SlotPool
+from varuna_manager.planner.sums import SumCost
 from varuna_manager.planner.timing import OWN_LINK, Boundary, Pipeline, StageTiming
 from varuna_manager.planner.workload import Workload, transfer_s
 from varuna_runtime.spec.batches import num_micro_batches
@@ -49,12 +50,11 @@ def pipeline(
     stages: tuple[Stage, ...],
 ) -> Pipeline:
     """Return the timing of a candidate; where replicas differ in a link, the slower one counts for all."""
-    peers = work.cross_node if pool.crosses_nodes(layout) else work.same_node
-    volume = reduction_volume(batch.virtual_replicas, layout.replicas)
-    hops = 2 * (layout.replicas - 1)
+    sums = sums_over(work, pool, layout)
+    peers, volume = sums.link, reduction_volume(batch.virtual_replicas, layout.replicas)
     return Pipeline(
         schedule=schedule,
-        stages=tuple(_stage(work, stage, peers, volume=volume, hops=hops) for stage in stages),
+        stages=tuple(_stage(work, stage, sums, volume=volume, replicas=layout.replicas) for stage in stages),
         boundaries=tuple(
             _boundary(work, pool, layout, stage.last, after=s) for s, stage in enumerate(stages[:-1])
         ),
@@ -104,6 +104,11 @@ def interfaces(pool: SlotPool, layout: Layout) -> tuple[tuple[int, int], ...]:
     return tuple(found) if max(senders.values(), default=0) > 1 else ()
 
 
+def sums_over(work: Workload, pool: SlotPool, layout: Layout) -> SumCost:
+    """Return what sums over the replicas of a layout cost; where some cross nodes, all count as if."""
+    return work.far_sums if pool.crosses_nodes(layout) else work.near_sums
+
+
 @lru_cache(maxsize=2**14)
 def reduction_volume(virtual_replicas: int, replicas: int) -> float:
     """Return the bytes a rank sends per gradient byte: ordered reduce-scatter, then all-gather (contract E4).
@@ -140,9 +145,9 @@ def agreement_s(layout: Layout, peers: LinkCost) -> float:
     return 2 * peers.latency_s if layout.world_size > 1 else 0.0
 
 
-def _stage(work: Workload, stage: Stage, peers: LinkCost, *, volume: float, hops: int) -> StageTiming:
+def _stage(work: Workload, stage: Stage, sums: SumCost, *, volume: float, replicas: int) -> StageTiming:
     params = float(work.param_bytes[stage.last] - work.param_bytes[stage.first])
-    reduces = params > 0 and hops > 0
+    reduces = params > 0 and replicas > 1
     return StageTiming(
         forward_s=float(work.forward_s[stage.last] - work.forward_s[stage.first]),
         backward_s=float(work.backward_s[stage.last] - work.backward_s[stage.first]),
@@ -150,7 +155,7 @@ def _stage(work: Workload, stage: Stage, peers: LinkCost, *, volume: float, hops
         in_flight=stage.in_flight,
         recompute_s=float(work.recompute_s[stage.last] - work.recompute_s[stage.first]),
         input_s=float(work.input_s[stage.last] - work.input_s[stage.first]),
-        reduction_s=hops * peers.latency_s + transfer_s(peers, params * volume) if reduces else 0.0,
+        reduction_s=float(sums.seconds(replicas, params * volume)) if reduces else 0.0,
         optimizer_s=params * work.optimizer_step_s_per_byte,
     )
 

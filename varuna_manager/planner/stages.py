@@ -13,8 +13,9 @@ from varuna_manager.planner.cuts import CutTable
 from varuna_manager.planner.grid import StageGrid
 from varuna_manager.planner.layout_bounds import least_optimizer_s
 from varuna_manager.planner.memory import MARGIN, Residency, kept, peak_bytes
-from varuna_manager.planner.pipeline import agreement_s, reduction_volume
+from varuna_manager.planner.pipeline import agreement_s, reduction_volume, sums_over
 from varuna_manager.planner.pools import SlotPool
+from varuna_manager.planner.sums import SumCost
 from varuna_manager.planner.workload import Floats, Workload, transfer_s
 from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind, Stage
 from varuna_runtime.spec.profile import LinkCost
@@ -26,7 +27,7 @@ class Links:
     """What the ranks of a layout have between them."""
 
     boundaries: tuple[LinkCost, ...]  # between each stage and the next
-    peers: LinkCost  # of the replicas of a stage
+    sums: SumCost  # over the replicas of a stage
 
 
 def links(work: Workload, pool: SlotPool, layout: Layout) -> Links:
@@ -34,7 +35,7 @@ def links(work: Workload, pool: SlotPool, layout: Layout) -> Links:
     near, far = work.same_node, work.cross_node
     return Links(
         boundaries=tuple(far if splits else near for splits in pool.split_stages(layout)),
-        peers=far if pool.crosses_nodes(layout) else near,
+        sums=sums_over(work, pool, layout),
     )
 
 
@@ -77,7 +78,7 @@ class StageCutter:
     @property
     def bound_s(self) -> float:
         """Lower bound of the step over all cuts; infinity when none fits."""
-        return self._table.worst(self._layout.stages) + agreement_s(self._layout, self._between.peers)
+        return self._table.worst(self._layout.stages) + agreement_s(self._layout, self._between.sums.link)
 
     def stages(self) -> tuple[Stage, ...] | None:
         """Return the stages with the least bound, or None when none fit."""
@@ -177,11 +178,9 @@ class StageCutter:
 
     @cached_property
     def _reduction_s(self) -> Floats:
-        peers, replicas = self._between.peers, self._layout.replicas
+        replicas, params = self._layout.replicas, self._grid.param_bytes
         volume = reduction_volume(self._batch.virtual_replicas, replicas)
-        params = self._grid.param_bytes
-        one_s = 2 * (replicas - 1) * peers.latency_s + transfer_s(peers, 1.0) * volume * params
-        return np.where(params > 0, one_s, 0.0)
+        return np.where(params > 0, self._between.sums.seconds(replicas, volume * params), 0.0)
 
     @cached_property
     def _optimizer_s(self) -> Floats:

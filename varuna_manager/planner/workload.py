@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from varuna_manager.planner.sums import SumCost
 from varuna_runtime.spec.profile import LinkCost, Profile, SegmentCost, SegmentProfile
 
 Floats = NDArray[np.float64]
@@ -32,6 +33,8 @@ class Workload:
     optimizer_step_s_per_byte: float
     same_node: LinkCost
     cross_node: LinkCost
+    near_sums: SumCost  # over replicas on one node
+    far_sums: SumCost
     last_compute: float = 1.0  # time of the step's last micro-batch, which may be short, over the others'
     last_bytes: float = 1.0  # the same of its messages
     compute_factor: tuple[float, ...] = ()  # see `Profile`
@@ -94,6 +97,8 @@ def workload(
         optimizer_step_s_per_byte=profile.optimizer_step_s_per_byte,
         same_node=profile.same_node,
         cross_node=profile.cross_node,
+        near_sums=SumCost.of(profile.same_node, (r for r in profile.reductions if not r.crosses_nodes)),
+        far_sums=SumCost.of(profile.cross_node, (r for r in profile.reductions if r.crosses_nodes)),
         last_compute=_last_compute(profile, micro_batch_size, last_size),
         last_bytes=last_size / micro_batch_size,
         compute_factor=profile.compute_factor,

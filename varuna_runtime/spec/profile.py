@@ -51,6 +51,7 @@ class ReduceCost:
     replicas: int
     num_bytes: int  # of float32 sums, per replica
     seconds: float
+    crosses_nodes: bool = True  # else all replicas were on one node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class Profile:
     compute_factor: tuple[float, ...] = ()  # evenly spaced quantiles of an op's time over its median
     reductions: tuple[ReduceCost, ...] = ()
     host_to_device_bps: float | None = None  # None: there is no device to copy to
+    refreshed_by: str = ""  # whose steps the times were fitted to since they were measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

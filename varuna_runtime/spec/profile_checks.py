@@ -48,6 +48,14 @@ def _flaws(profile: Profile, num_segments: int, model_hash: str) -> Iterator[str
                     yield f"{name} of segment {index} is {value}, wanted 0 or more"
     for name, link in (("same_node", profile.same_node), ("cross_node", profile.cross_node)):
         yield from _link_flaws(name, link)
+    for one in profile.reductions:
+        if one.replicas < 2 or one.num_bytes < 1 or not (isfinite(one.seconds) and one.seconds > 0):
+            yield (
+                f"a sum over {one.replicas} replicas of {one.num_bytes} bytes took {one.seconds} s, "
+                "wanted two or more, and more than 0"
+            )
+    if (copies := profile.host_to_device_bps) is not None and not (isfinite(copies) and copies > 0):
+        yield f"host_to_device_bps is {copies}, wanted more than 0, or null without a device to copy to"
 
 
 def _link_flaws(name: str, link: LinkCost) -> Iterator[str]:

@@ -1,8 +1,10 @@
-"""One rank of a measuring generation: ranks 0 and 1 time the link, then rank 0 times the segments alone."""
+"""One rank of a measuring generation: ranks 0 and 1 time link and sums, then rank 0 the segments alone."""
+
+from dataclasses import replace
 
 from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec import canonical
-from varuna_runtime.spec.profile import LinkCost
+from varuna_runtime.spec.profile import LinkCost, ReduceCost
 from varuna_runtime.wire.v1 import common_pb2, worker_pb2
 from varuna_runtime.worker import clock
 from varuna_runtime.worker.failing import fault_of
@@ -11,6 +13,7 @@ from varuna_runtime.worker.link_probe import measure_link, with_inner_link, with
 from varuna_runtime.worker.profiling import kind_of, measure
 from varuna_runtime.worker.progress import Progress
 from varuna_runtime.worker.ranks import Group, RankOrder, device_of
+from varuna_runtime.worker.reduce_probe import measure_reductions
 from varuna_runtime.worker.session import LastWord
 from varuna_runtime.worker.training import Training
 
@@ -43,8 +46,8 @@ class ProfileRank:
     def run(self) -> LastWord:
         """Measure; only rank 0 has a profile to tell."""
         self._progress.tell(worker_pb2.WorkerProgress(active=worker_pb2.WorkerActive(step=0)))
-        cost = self._link_cost()
-        profile_json = self._profile_json(cost) if self._order.rank == 0 else b""
+        cost, sums = self._link_cost()
+        profile_json = self._profile_json(cost, sums) if self._order.rank == 0 else b""
         finished = common_pb2.Finished(step=0, profile_json=profile_json)
         return LastWord(message=worker_pb2.WorkerProgress(finished=finished))
 
@@ -57,12 +60,16 @@ class ProfileRank:
         """Tell the peers."""
         self._link.abort(fault_of(err, self._order.rank))
 
-    def _link_cost(self) -> LinkCost | None:
-        if self._order.plan.layout.world_size < 2 or self._order.rank > 1:
-            return None
-        return measure_link(self._link, 1 - self._order.rank, clock=clock.now_s)
+    def _link_cost(self) -> tuple[LinkCost | None, tuple[ReduceCost, ...]]:
+        plan = self._order.plan
+        if plan.layout.world_size < 2 or self._order.rank > 1:
+            return None, ()
+        cost = measure_link(self._link, 1 - self._order.rank, clock=clock.now_s)
+        crosses_nodes = plan.placement[0].node != plan.placement[1].node
+        sums = measure_reductions(self._link, self._device, clock=clock.now_s, crosses_nodes=crosses_nodes)
+        return cost, sums
 
-    def _profile_json(self, cost: LinkCost | None) -> bytes:
+    def _profile_json(self, cost: LinkCost | None, sums: tuple[ReduceCost, ...]) -> bytes:
         nodes = self._order.plan.nodes
         profile = measure(
             self._training,
@@ -76,4 +83,4 @@ class ProfileRank:
             profile = with_inner_link(profile, cost, node=nodes[0])
         elif cost is not None:
             profile = with_link(profile, cost, measured_on=" and ".join(nodes))
-        return canonical.dumps(profile)
+        return canonical.dumps(replace(profile, reductions=sums))

@@ -20,6 +20,7 @@ from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import LinkCost, Profile, ProfiledModel, SegmentCost, SegmentProfile
 from varuna_runtime.worker.build import build_stage
 from varuna_runtime.worker.clock import now_s
+from varuna_runtime.worker.copy_probe import host_to_device_bps
 from varuna_runtime.worker.data import SampleSource
 from varuna_runtime.worker.hosts import ScriptStopped
 from varuna_runtime.worker.inspection import main
@@ -117,6 +118,7 @@ def measure(
         cross_node=GUESSED_LINK,
         optimizer_step_s_per_byte=probe.optimizer_step_s_per_byte,
         compute_factor=quantiles(probe.factors),
+        host_to_device_bps=host_to_device_bps(device),
         measured_on=f"{measured_on} (links guessed)",
     )
 

@@ -1,12 +1,16 @@
 import json
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from varuna_manager.cli.profile_file import profile_for, read_profile
-from varuna_manager.cli.profile_view import duration
+from varuna_manager.cli.profile_view import duration, view
 from varuna_manager.cli.root import REFUSED, USAGE, run
 from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.spec.profile import ReduceCost
 from varuna_runtime.spec.synthetic import equal_segments
 
 NUMBERS = ["--segments", "6", "--params", "4M", "--forward", "0.02", "--output-size", "1M"]
@@ -27,6 +31,20 @@ def test_a_synthetic_profile_shows_equal_segments_in_one_row(
     assert row.split()[1:5] == ["20", "ms", "40", "ms"]
     assert any(line.startswith("5 ") for line in shown.splitlines())  # the last one hands nothing on
     assert "link between nodes: 100 us and 25 Gbit/s" in shown
+
+
+def test_measured_sums_and_copies_and_whose_steps_it_is_fitted_to_are_shown(tmp_path: Path) -> None:
+    found = read_profile(made(tmp_path))
+    sums = (
+        ReduceCost(replicas=2, num_bytes=2**21, seconds=0.004),
+        ReduceCost(replicas=2, num_bytes=2**23, seconds=0.01, crosses_nodes=False),
+    )
+    known = replace(found.profile, reductions=sums, host_to_device_bps=4e11, refreshed_by="steps of a test")
+    text = StringIO()
+    Console(file=text, width=200).print(view(replace(found, profile=known)))
+    assert "sums over replicas: 2 MiB over 2 in 4 ms, 8 MiB over 2 on one node in 10 ms" in text.getvalue()
+    assert "host to device: 400 Gbit/s" in text.getvalue()
+    assert "fitted to steps of a test" in text.getvalue()
 
 
 def test_what_is_written_is_what_is_read_and_what_json_shows(

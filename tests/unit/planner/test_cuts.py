@@ -5,6 +5,7 @@ import pytest
 from tests.support.planning import FAST_LINK, profile, segment
 from varuna_manager.planner.grid import StageGrid
 from varuna_manager.planner.stages import Links, StageCutter
+from varuna_manager.planner.sums import SumCost
 from varuna_manager.planner.workload import workload
 from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind
 
@@ -28,7 +29,7 @@ def test_no_segment_is_lost_or_used_twice_by_any_number_of_stages(num_segments: 
             num_micro=32,
             whole_micro=32,
             memory_bytes=UNBOUNDED,
-            between=Links(boundaries=(FAST_LINK,) * (num_stages - 1), peers=FAST_LINK),
+            between=Links(boundaries=(FAST_LINK,) * (num_stages - 1), sums=SumCost(link=FAST_LINK)),
         ).stages()
         assert stages is not None
         assert len(stages) == num_stages

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from varuna_runtime.spec import canonical
-from varuna_runtime.spec.profile import LinkCost, ProfiledModel
+from varuna_runtime.spec.profile import LinkCost, ProfiledModel, ReduceCost
 from varuna_runtime.spec.profile_checks import difference, flaw
 from varuna_runtime.spec.synthetic import SyntheticCosts, equal_segments, synthetic
 
@@ -61,6 +61,9 @@ def test_a_number_that_nothing_can_cost_is_named(fields: dict[str, Any], word: s
         ({"model_hash": "other"}, "another model"),
         ({"cross_node": replace(LINK, bandwidth_bps=0.0)}, "cross_node.bandwidth_bps"),
         ({"same_node": replace(LINK, latency_s=-1.0)}, "same_node.latency_s"),
+        ({"reductions": (ReduceCost(replicas=1, num_bytes=8, seconds=1.0),)}, "over 1 replicas"),
+        ({"reductions": (ReduceCost(replicas=2, num_bytes=8, seconds=0.0),)}, "took 0.0 s"),
+        ({"host_to_device_bps": 0.0}, "host_to_device_bps"),
     ],
 )
 def test_what_no_planner_can_use_is_named(fields: dict[str, Any], word: str) -> None:

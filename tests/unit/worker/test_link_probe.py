@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.patient import PatientLink
 from tests.support.planning import profile, segment
 from varuna_runtime.spec.generation import Fault
 from varuna_runtime.spec.profile import LinkCost
-from varuna_runtime.worker.link.memory import MemoryLink, MemoryNetwork
+from varuna_runtime.worker.link.memory import MemoryNetwork
 from varuna_runtime.worker.link_fit import link_cost
 from varuna_runtime.worker.link_probe import measure_link, with_inner_link, with_link
 
@@ -48,30 +49,6 @@ class AnsweringLink:
         raise AssertionError("nothing fails")
 
     def close(self) -> None:
-        return None
-
-
-class PatientLink(MemoryLink):
-    """A memory link for two threads: waiting yields to the other one."""
-
-    def __init__(self, network: MemoryNetwork, rank: int, moved: threading.Condition) -> None:
-        super().__init__(network, rank)
-        self._moved = moved
-
-    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
-        with self._moved:
-            super().send(to, tag, tensors)
-            self._moved.notify_all()
-
-    def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:
-        with self._moved:
-            found = super().poll(source, tag)
-            if found is None:
-                self._moved.wait(timeout=10)
-                found = super().poll(source, tag)
-            return found
-
-    def wait(self) -> None:
         return None
 
 
