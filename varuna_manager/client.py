@@ -21,7 +21,7 @@ from varuna_runtime.spec.errors import (
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import BatchShape, Infeasible, Plan
 from varuna_runtime.spec.model import ModelRecord
-from varuna_runtime.spec.profile import Profile
+from varuna_runtime.spec.profile import Profile, ProfiledModel
 from varuna_runtime.spec.tickets import UserToken
 from varuna_runtime.wire.channels import Access, open_channel
 from varuna_runtime.wire.v1 import client_pb2 as pb
@@ -169,6 +169,7 @@ class PlanReport:
 
     outcome: Plan | Infeasible
     explanation: Explanation | None
+    profile: ProfiledModel | None = None  # that the next plan goes by, where it was asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,9 +285,10 @@ class Client:
         """Return the pools in the order of manager.yaml."""
         return tuple(_record(PoolStatus, p) for p in self._call(self._stub.Pools, pb.PoolsRequest()).pools)
 
-    def plan(self, job: str) -> PlanReport:
+    def plan(self, job: str, *, with_profile: bool = False) -> PlanReport:
         """Return the newest plan of a job and why it was chosen."""
-        return _plan_report(self._call(self._stub.Plan, pb.PlanRequest(job=job)))
+        request = pb.PlanRequest(job=job, with_profile=with_profile)
+        return _plan_report(self._call(self._stub.Plan, request))
 
     def cancel(self, job: str, *, user: str) -> str:
         """Ask for the job's end and return its state after that."""
@@ -367,12 +369,14 @@ def _submit_request(submission: Submission) -> pb.SubmitRequest:
 
 
 def _plan_report(reply: pb.PlanReply) -> PlanReport:
-    explanation = canonical.loads(Explanation, reply.explanation_json) if reply.explanation_json else None
-    if not reply.plan_json:
-        return PlanReport(
-            outcome=Infeasible(reason=reply.reason, change=reply.change), explanation=explanation
-        )
-    return PlanReport(outcome=canonical.loads(Plan, reply.plan_json), explanation=explanation)
+    outcome: Plan | Infeasible = Infeasible(reason=reply.reason, change=reply.change)
+    if reply.plan_json:
+        outcome = canonical.loads(Plan, reply.plan_json)
+    return PlanReport(
+        outcome=outcome,
+        explanation=canonical.loads(Explanation, reply.explanation_json) if reply.explanation_json else None,
+        profile=canonical.loads(ProfiledModel, reply.profile_json) if reply.profile_json else None,
+    )
 
 
 def _record(kind: type[R], message: _Message) -> R:

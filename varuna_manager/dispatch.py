@@ -110,6 +110,7 @@ class Dispatcher:
             job=action.job,
             pool_version=action.pool_version,
             outcome=answer.outcome,
+            running_step_s=answer.running_step_s,
         )
         self._answer(made, Batch(plans=(plan_row(action.job, answer),)))
 

@@ -24,6 +24,7 @@ from varuna_runtime.spec.errors import Conflict, InvalidInput, NoManager, NotFou
 from varuna_runtime.spec.job import LayoutChoice
 from varuna_runtime.spec.layout import Infeasible, Plan
 from varuna_runtime.spec.manifest import Ending, ending_key
+from varuna_runtime.spec.profile_checks import flaw
 from varuna_runtime.store import open_store
 from varuna_runtime.wire.v1 import agent_pb2, agent_pb2_grpc
 
@@ -48,6 +49,10 @@ def test_a_job_is_profiled_planned_trained_and_succeeds(manager: ManagerProcess,
         assert client.steps(job)[1].loss_hex == (0.5).hex()
         assert isinstance(client.plan(job).outcome, Plan)
         assert client.plan(job).explanation is not None
+        assert client.plan(job).profile is None
+        profiled = client.plan(job, with_profile=True).profile
+        assert profiled is not None
+        assert flaw(profiled) == ""
         assert whats(client, job)[0] == "submitted"
         agent.wait_for_message("forget")
         agent.wait_for(lambda: agent.unacked == 0)

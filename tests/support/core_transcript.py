@@ -134,8 +134,10 @@ def _describe(action: a.AnyAction) -> str:
             return f"-> Forget {action.incarnation} {action.job}"
         case a.ReleaseNode() | a.FenceNode():
             return f"-> {type(action).__name__.removesuffix('Node')} {action.incarnation}: {action.reason}"
+        case a.RaiseDurable(event=e.DeadlinePassed() as passed):
+            return f"-> raise {passed.subject} {passed.deadline_s:g}"
         case a.RaiseDurable():
-            return f"-> raise {action.event.subject} {action.event.deadline_s:g}"
+            return f"-> raise {type(action.event).__name__}"
 
 
 def _to(action: a.StartRanks | a.DrainRanks | a.ActivateRanks | a.AbortRanks) -> str:

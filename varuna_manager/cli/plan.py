@@ -10,6 +10,7 @@ from varuna_manager.cli.connect import connect
 from varuna_manager.cli.documents import plan_document
 from varuna_manager.cli.options import examples, json_option, manager_option
 from varuna_manager.cli.output import console, print_json, seconds
+from varuna_manager.cli.profile_file import write_profile
 from varuna_manager.cli.tables import table
 from varuna_manager.client import PlanReport
 from varuna_manager.planner.chrome_trace import chrome_trace
@@ -32,15 +33,33 @@ FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.argument("job")
 @click.option("--trace", type=FILE, help="Write the predicted step for Perfetto or chrome://tracing.")
 @click.option("--picture", type=FILE, help="Write the predicted step as an SVG.")
+@click.option("--save-profile", type=FILE, help="Write the profile that its next plan goes by.")
 @json_option
 @manager_option
-def plan(job: str, *, trace: Path | None, picture: Path | None, as_json: bool, manager: str | None) -> int:
+def plan(
+    job: str,
+    *,
+    trace: Path | None,
+    picture: Path | None,
+    save_profile: Path | None,
+    as_json: bool,
+    manager: str | None,
+) -> int:
     """Show the plan of a job and why it was chosen."""
     with connect(manager) as client:
-        report = client.plan(client.job(job).job)
+        report = client.plan(client.job(job).job, with_profile=save_profile is not None)
     if trace or picture:
         draw(report, trace, picture)
+    if save_profile is not None:
+        _save(report, save_profile)
     return show(report, as_json=as_json)
+
+
+def _save(report: PlanReport, path: Path) -> None:
+    if report.profile is None:
+        click.echo("no profile to write: the manager has none of this job", err=True)
+    else:
+        write_profile(path, report.profile)
 
 
 def draw(report: PlanReport, trace: Path | None, picture: Path | None) -> None:

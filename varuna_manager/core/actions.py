@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from varuna_manager.core.events import DeadlinePassed
+from varuna_manager.core.events import DeadlinePassed, ProfileRefreshed
 from varuna_manager.planner.request import PlanRequest
 from varuna_runtime.spec.generation import Endpoint, GenerationKind
 from varuna_runtime.spec.job import JobSpec
@@ -121,7 +121,7 @@ class FenceNode:
 class RaiseDurable:
     """Feed this durable event back through the journal: a threshold was crossed."""
 
-    event: DeadlinePassed
+    event: DeadlinePassed | ProfileRefreshed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

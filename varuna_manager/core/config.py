@@ -41,6 +41,16 @@ class CoreConfig:
     """Share of the step time that a larger pool must save to be worth a morph."""
     growth_min_interval_s: float = 5.0
     """A running job does not grow earlier than this after its last morph."""
+    refresh_steps: int = 20
+    """So many steps of every rank are judged together; the profile changes no more often than that."""
+    refresh_min: float = 0.1
+    """Share by which the ops of a stage must differ from the profile to change it."""
+    refresh_max: float = 4.0
+    """One change makes times at most that many times as long or as short."""
+    slow_min: float = 0.25
+    """Share by which a node must be slower than its peers to be planned with as slow."""
+    slow_memory_s: float = 600.0
+    """How long a node that was seen to be slow counts as slow."""
     failure_backoff_s: float = 0.5
     """Wait before the second restart in a row without durable progress; doubles with each further one.
 

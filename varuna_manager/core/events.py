@@ -3,6 +3,7 @@
 Every event is a fact with the time it was seen (`at_s`, Unix seconds, from the daemon's clock).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from varuna_manager.core.config import CoreConfig
@@ -164,6 +165,17 @@ class ProfileReady(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRefreshed(Event):
+    """Steps of `generation` up to `step` took other times than the profile says."""
+
+    job: str
+    generation: int
+    step: int
+    factors: tuple[float, ...]  # by stage of that generation's plan: how many times as long
+    slow: Mapping[str, float]  # by node: how many times as long as its peers it takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileMissing(Event):
     """No cached profile: the core starts a PROFILE generation."""
 
@@ -177,6 +189,7 @@ class PlanMade(Event):
     job: str
     pool_version: int
     outcome: Plan | Infeasible
+    running_step_s: float | None = None  # of the plan that runs, where the profile was refreshed under it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +327,9 @@ class StepSeen(Event):
     samples: int
     step_s: float
     loss_hex: str
+    rank: int | None = None  # that tells it
+    busy_s: float = 0.0  # in its ops; 0: unknown
+    busy_samples: int = 0  # these were of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +352,7 @@ Durable = (
     | ReleaseDecided
     | Told
     | ProfileReady
+    | ProfileRefreshed
     | ProfileMissing
     | PlanMade
     | RankPrepared

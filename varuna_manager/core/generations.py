@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from varuna_manager.core import policy, pool
+from varuna_manager.core import pace, policy, pool
 from varuna_manager.core.actions import (
     AbortRanks,
     ActivateRanks,
@@ -47,8 +47,9 @@ def ask(change: Change, job: Job, nodes: tuple[Node, ...]) -> None:
         spec=job.spec,
         model=job.model,
         profile=job.profile,
-        nodes=pool.as_request(nodes),
+        nodes=pace.as_request(change, job, nodes),
         batch=job.batch,
+        running=job.run.plan if job.run and job.run.number == job.refreshed_generation else None,
     )
     change.do(MakePlan(job=job.job, pool_version=version, request=request))
 

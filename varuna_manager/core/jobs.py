@@ -84,9 +84,16 @@ def on_plan(change: Change, event: PlanMade) -> None:
         return
     outcome = _checked(change, job, event.outcome)
     if job.phase is JobPhase.RUNNING and job.run is not None:
-        _consider_growth(change, job, job.run, outcome)
+        _consider_growth(change, job, _as_of_now(job.run, event), outcome)
     elif job.phase is JobPhase.PLANNING:
         _start_or_park(change, job, outcome)
+
+
+def _as_of_now(run: Run, event: PlanMade) -> Run:
+    """Return the run with its plan's step as the answer's profile has it, so that like meets like."""
+    if event.running_step_s is None:
+        return run
+    return replace(run, plan=replace(run.plan, predicted_step_s=event.running_step_s))
 
 
 def _checked(change: Change, job: Job, outcome: Plan | Infeasible) -> Plan | Infeasible:

@@ -114,6 +114,14 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slowness:
+    """How an incarnation of a node was seen to work."""
+
+    factor: float  # how many times as long as its peers it takes
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A submitted job. Terminal ones change in `hosts` and `touched` only."""
 
@@ -132,6 +140,8 @@ class Job:
     run: Run | None = None
     plan: Plan | None = None  # of the newest TRAIN generation
     profile: Profile | None = None
+    refreshed_generation: int = 0  # whose steps changed the profile last
+    slow: Mapping[str, Slowness] = field(default_factory=dict)  # by incarnation
     device_kind: str = ""
     batch: BatchShape | None = None  # recorded at the first plan
     asked_version: int | None = None  # of the question (profile or plan) that is under way
@@ -177,6 +187,14 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Volatile: what the newest steps took that were not judged yet."""
+
+    generation: int
+    times: Mapping[int, tuple[float, ...]]  # by rank, seconds in ops per micro-batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
     """A deadline of `subject` ("node:<id>" or "job:<id>")."""
 
@@ -190,6 +208,7 @@ class Seen:
 
     beats: Mapping[str, float] = field(default_factory=dict)  # node -> at_s, of the current incarnation
     progress: Mapping[str, Progress] = field(default_factory=dict)  # by job
+    paces: Mapping[str, Pace] = field(default_factory=dict)  # by job
     raised: frozenset[Timer] = frozenset()  # thresholds whose durable event is on its way
     last_tick_s: float | None = None
     stood_still_until_s: float = 0.0  # nodes are judged from here on

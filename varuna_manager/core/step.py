@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import assert_never
 
-from varuna_manager.core import deadlines, jobs, nodes, ranks, seen, warmth
+from varuna_manager.core import deadlines, jobs, nodes, pace, ranks, seen, warmth
 from varuna_manager.core.actions import AnyAction
 from varuna_manager.core.change import Change
 from varuna_manager.core.config import CoreConfig
@@ -28,6 +28,7 @@ from varuna_manager.core.events import (
     PlanMade,
     ProfileMissing,
     ProfileReady,
+    ProfileRefreshed,
     RankActive,
     RankDrained,
     RankFailed,
@@ -51,7 +52,7 @@ def step(state: State, event: AnyEvent) -> tuple[State, tuple[AnyAction, ...]]:
         case BeatSeen():
             return seen.on_beat(state, event), ()
         case StepSeen():
-            return seen.on_step(state, event), ()
+            return pace.on_step(seen.on_step(state, event), event)
         case Ticked():
             return seen.on_tick(state, event)
         case _:
@@ -103,6 +104,8 @@ def _apply(change: Change, event: Durable) -> None:
             change.announce(event.what, event.why, who=event.who, node=event.node)
         case ProfileReady():
             jobs.on_profile(change, event)
+        case ProfileRefreshed():
+            pace.on_refreshed(change, event)
         case ProfileMissing():
             jobs.on_profile_missing(change, event)
         case PlanMade():

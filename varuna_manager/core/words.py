@@ -11,6 +11,7 @@ class What(StrEnum):
     CANCEL_REQUESTED = "cancel-requested"
     PROFILING = "profiling"
     PROFILED = "profiled"
+    PROFILE_REFRESHED = "profile-refreshed"
     PLANNED = "planned"
     STARTED = "started"
     RUNNING = "running"

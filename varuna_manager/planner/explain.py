@@ -152,7 +152,8 @@ def _reason(best: Scored, other: Scored) -> str:
 
 def _source(request: PlanRequest, shape: Shape) -> str:
     work = shape.work
-    source = f"{request.profile.measured_on}, micro-batches of {work.measured_size}"
+    fitted = f", fitted to {by}" if (by := request.profile.refreshed_by) else ""
+    source = f"{request.profile.measured_on}{fitted}, micro-batches of {work.measured_size}"
     if work.measured_size == work.micro_batch_size:
         return source
     return f"{source}, scaled to {work.micro_batch_size}"

@@ -8,6 +8,7 @@ from varuna_manager.planner.pipeline import shares
 from varuna_manager.planner.pools import pools
 from varuna_manager.planner.refusals import refused_memory, refused_request, refused_shapes
 from varuna_manager.planner.request import PlannableNode, PlanOutcome, PlanRequest
+from varuna_manager.planner.running import running_step_s
 from varuna_manager.planner.search import Scored, fits, search
 from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import Plan
@@ -41,7 +42,11 @@ def _searched(request: PlanRequest, usable: Sequence[PlannableNode], every: Sequ
     chosen = _plan(searched.best, choices)
     for num_micro in set(shares(chosen.batch, chosen.layout.replicas)):
         validate([stage_program(chosen, stage, num_micro) for stage in range(chosen.layout.stages)])
-    return PlanOutcome(outcome=chosen, explanation=explanation(request, chosen, choices, searched))
+    return PlanOutcome(
+        outcome=chosen,
+        explanation=explanation(request, chosen, choices, searched),
+        running_step_s=running_step_s(request, choices),
+    )
 
 
 def _usable(request: PlanRequest) -> tuple[PlannableNode, ...]:

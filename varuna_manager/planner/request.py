@@ -31,6 +31,7 @@ class PlanRequest:
     profile: Profile
     nodes: tuple[PlannableNode, ...]
     batch: BatchShape | None
+    running: Plan | None = None  # whose step this profile is to predict too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +79,4 @@ class PlanOutcome:
 
     outcome: Plan | Infeasible
     explanation: Explanation | None
+    running_step_s: float | None = None  # of the running plan, where one was given

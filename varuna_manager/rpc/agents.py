@@ -240,7 +240,10 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
                 )
             case "steps":
                 steps = message.steps
-                return standing.may_report(state, node, job=steps.job, generation=steps.generation)
+                teller = steps.rank if steps.HasField("rank") else None
+                return standing.may_report(
+                    state, node, job=steps.job, generation=steps.generation, rank=teller
+                )
             case "warm":
                 return standing.is_of(state, node, job=message.warm.job)
             case _:

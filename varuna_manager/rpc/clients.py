@@ -27,7 +27,7 @@ from varuna_manager.security.desk import Desk
 from varuna_manager.sizing.books import Books
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import Conflict, InvalidInput
-from varuna_runtime.spec.profile import Profile, workload_hash
+from varuna_runtime.spec.profile import Profile, ProfiledModel, workload_hash
 from varuna_runtime.wire.v1 import client_pb2, client_pb2_grpc
 
 _LOOK_S = 0.2  # how often a follower looks; steps and log lines come in bursts
@@ -181,7 +181,10 @@ class ClientService(TokenCalls, BundleCalls, client_pb2_grpc.ClientServicer):
             row = await asyncio.to_thread(self._means.database.plan, job.job, plan_hash=wanted)
             if row is None:
                 raise Conflict(f"job {job.job} has no plan yet: {job.phase}, {job.reason}")
-            return shown.plan_reply(row)
+            reply = shown.plan_reply(row)
+            if request.with_profile and job.profile is not None:
+                reply.profile_json = canonical.dumps(ProfiledModel(model=job.model, profile=job.profile))
+            return reply
 
     async def Cancel(self, request: client_pb2.CancelRequest, context: Context) -> client_pb2.CancelReply:  # noqa: N802
         """Ask for the end of a job; asking again is harmless."""

@@ -112,7 +112,8 @@ def rank_events(report: agent_pb2.RankReport, at_s: float) -> tuple[events.Durab
 
 def steps(report: agent_pb2.StepReport, at_s: float) -> tuple[events.StepSeen, ...]:
     """Return the committed steps of a report."""
-    return tuple(_step(step, report.job, report.generation, at_s) for step in report.steps)
+    rank = report.rank if report.HasField("rank") else None
+    return tuple(_step(step, report.job, report.generation, at_s, rank) for step in report.steps)
 
 
 def earlier_steps(report: agent_pb2.RankReport, at_s: float) -> tuple[StepRow, ...]:
@@ -121,7 +122,9 @@ def earlier_steps(report: agent_pb2.RankReport, at_s: float) -> tuple[StepRow, .
     return tuple(step_row(_step(c.step, report.job, c.generation, at_s)) for c in told if c.generation)
 
 
-def _step(step: common_pb2.StepDone, job: str, generation: int, at_s: float) -> events.StepSeen:
+def _step(
+    step: common_pb2.StepDone, job: str, generation: int, at_s: float, rank: int | None = None
+) -> events.StepSeen:
     return events.StepSeen(
         at_s=at_s,
         job=job,
@@ -131,6 +134,9 @@ def _step(step: common_pb2.StepDone, job: str, generation: int, at_s: float) -> 
         samples=step.samples,
         step_s=step.step_s,
         loss_hex=step.loss_hex,
+        rank=rank,
+        busy_s=step.busy_s if math.isfinite(step.busy_s) else 0.0,
+        busy_samples=step.busy_samples,
     )
 
 

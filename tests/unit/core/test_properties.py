@@ -66,6 +66,11 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "step_s": st.just(0.5),
     "ok": st.booleans(),
     "is_machine": st.booleans(),
+    "factors": st.lists(st.floats(0.25, 4.0), max_size=2).map(tuple),
+    "slow": st.dictionaries(NODES, st.floats(1.0, 20.0), max_size=2),
+    "busy_s": st.sampled_from([0.0, 0.1]),
+    "busy_samples": SMALL,
+    "running_step_s": st.none() | st.just(4.0),
     "what": st.sampled_from(What),
 }
 

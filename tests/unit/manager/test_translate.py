@@ -6,6 +6,8 @@ from tests.support.fake_agent import profile_of
 from tests.support.manager_process import model, submission
 from varuna_manager.core import actions, events
 from varuna_manager.rpc import translate
+from varuna_runtime.agent import codec
+from varuna_runtime.agent import records as r
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.generation import Cause, Endpoint, GenerationKind, Running
@@ -52,6 +54,32 @@ def ranks(**body: object) -> tuple[events.Durable, ...]:
 )
 def test_a_report_is_the_event_of_its_kind(body: dict[str, object], event: events.Durable) -> None:
     assert ranks(**body) == (event,)
+
+
+def test_a_step_tells_whose_ops_took_how_long() -> None:
+    done = r.StepDone(
+        step=3,
+        loss_hex=(0.5).hex(),
+        loss=0.5,
+        weight=1.0,
+        samples=8,
+        step_s=0.2,
+        grad_norm=None,
+        learning_rate=None,
+        loss_scale=None,
+        is_skipped=False,
+        busy_s=0.125,
+        busy_samples=8,
+    )
+    sent = codec.step_report(r.RankKey(job="j", generation=2, rank=0), [done]).steps
+    (seen,) = translate.steps(sent, 5.0)
+    assert (seen.rank, seen.busy_s, seen.busy_samples) == (0, 0.125, 8)
+
+
+def test_a_step_of_an_older_agent_is_of_no_known_rank() -> None:
+    odd = common_pb2.StepDone(step=1, busy_s=float("nan"))
+    (seen,) = translate.steps(agent_pb2.StepReport(job="j", generation=2, steps=[odd]), 5.0)
+    assert (seen.rank, seen.busy_s) == (None, 0.0)
 
 
 @pytest.mark.parametrize("cause", list(Cause))
