@@ -10,6 +10,7 @@ from varuna_manager.planner.cuts import CutTable
 from varuna_manager.planner.grid import grid_of
 from varuna_manager.planner.layout_bounds import Columns, Ints, LayoutBound
 from varuna_manager.planner.memory import residency
+from varuna_manager.planner.objective import Use, least_use, objective, use_of
 from varuna_manager.planner.pipeline import most_micro_batches, most_whole, reduction_volume
 from varuna_manager.planner.pools import SlotPool, pools_for
 from varuna_manager.planner.request import PlanRequest
@@ -97,19 +98,25 @@ def _shapes(
 class Layouts:
     """Every layout of every shape that the pools have room for, most promising first.
 
-    Ties go to fewer ranks, then fewer stages, then larger micro-batches.
+    Promising is a low score of the job's objective; ties go to fewer ranks, then fewer stages, then larger
+    micro-batches.
     """
 
-    def __init__(self, spec: JobSpec, choices: Sequence[Shape], found: Sequence[SlotPool]) -> None:
-        self._parts = [_OfShape(spec, shape, found) for shape in choices]
+    def __init__(self, request: PlanRequest, choices: Sequence[Shape], found: Sequence[SlotPool]) -> None:
+        self._parts = [_OfShape(request.spec, shape, found) for shape in choices]
         index = np.concatenate([np.arange(len(part.rows)) for part in self._parts])
         shape = np.concatenate([np.full(len(part.rows), i) for i, part in enumerate(self._parts)])
         stages = np.concatenate([part.rows.stages for part in self._parts])
         replicas = np.concatenate([part.rows.replicas for part in self._parts])
         bound_s = np.concatenate([part.bound_s for part in self._parts])
-        order = np.lexsort((shape, stages, stages * replicas, bound_s))
-        self.bound_s = bound_s[order]  # holds for every candidate of that layout
+        num_slots = stages * replicas
+        use = least_use(num_slots, found)
+        self._objective = objective(request, bound_s, use)
+        score = self._objective.scores(bound_s, use)
+        order = np.lexsort((shape, stages, num_slots, score))
+        self.bound_s, self.score = bound_s[order], score[order]  # hold for every candidate of that layout
         self._shape, self._index = shape[order], index[order]
+        self._use = Use(num_nodes=use.num_nodes[order], dollars_per_hour=use.dollars_per_hour[order])
 
     def __len__(self) -> int:
         """Number of layouts."""
@@ -123,6 +130,21 @@ class Layouts:
         """Return the layout of a row."""
         rows, index = self._parts[self.shape(row)].rows, self._index[row]
         return Layout(stages=int(rows.stages[index]), replicas=int(rows.replicas[index]))
+
+    def score_of(self, candidate: Candidate, step_s: float) -> float:
+        """Return the score of a candidate that takes so long for a step."""
+        return self._score(step_s, use_of(candidate.pool, candidate.layout))
+
+    def value(self, score: float, batch_size: int) -> float:
+        """Return what a score is worth, in the units of the objective."""
+        return self._objective.value(score, batch_size)
+
+    def sharper_score(self, row: int) -> float:
+        """Return the score of the better bound: no candidate of that layout has a lower one."""
+        return self._score(self.sharper_s(row), self._use.row(row))
+
+    def _score(self, step_s: float, use: Use) -> float:
+        return float(self._objective.scores(np.array([step_s]), use)[0])
 
     def sharper_s(self, row: int) -> float:
         """Return a better bound, at the cost of a table of cuts that many rows have in common."""

@@ -1,11 +1,12 @@
 """The explanation of a plan: its stages, what lost and why, and how far it is from what is provable."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isinf
 
 from varuna_manager.planner.candidates import Shape
 from varuna_manager.planner.memory import kept, peak_bytes
+from varuna_manager.planner.outlook import UNSEEN
 from varuna_manager.planner.pipeline import pipeline
 from varuna_manager.planner.request import Explanation, PlanRequest, Rival, StageLine
 from varuna_manager.planner.search import Scored, Searched
@@ -13,8 +14,24 @@ from varuna_manager.planner.simulate import Spread, quantiles, simulate
 from varuna_manager.planner.timing import Boundary, Pipeline
 from varuna_manager.planner.workload import at_speed
 from varuna_runtime.spec.amounts import size
+from varuna_runtime.spec.job import Objective
 from varuna_runtime.spec.layout import Plan, Stage
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """How a comparison by one objective is told."""
+
+    good: str
+    better: str
+    worse: str
+
+
+WORDS = {
+    Objective.THROUGHPUT: Words(good="fast", better="faster", worse="slower"),
+    Objective.COST: Words(good="cheap", better="cheaper", worse="dearer a sample"),
+    Objective.PROGRESS: Words(good="good", better="better", worse="slower, losses counted"),
+}
 RIVALS_MAX = 12
 UNFIT_MAX = 3
 SPREAD_SEEDS = 20  # as many steps as one in twenty is rare among
@@ -39,14 +56,17 @@ def explanation(
     )
     return Explanation(
         stages=tuple(_line(best, shape, s, stage) for s, stage in enumerate(plan.stages)),
-        rivals=_rivals(best, searched.others, choices),
-        lower_bound_s=min(searched.bound_s, best.step_s),
+        rivals=_rivals(request, searched, choices),
+        lower_bound_s=best.step_s * min(1.0, searched.bound / best.score),
         bubble_share=best.simulation.bubble_share,
         spare_nodes=tuple(sorted({node.node for node in request.nodes} - set(plan.nodes))),
         profile_source=_source(request, shape),
         timing=timing,
         network_share=_network_share(timing, best.step_s),
         spare_reason=_spare_reason(request, plan, searched),
+        objective=request.spec.objective,
+        value=searched.value,
+        outlook=(request.outlook or UNSEEN) if request.spec.objective is Objective.PROGRESS else None,
     )
 
 
@@ -83,11 +103,12 @@ def _spare_reason(request: PlanRequest, plan: Plan, searched: Searched) -> str:
     if not larger or isinf(larger[0].step_s):
         return f"no layout on more than {size_} slots is possible or worth a look{kinds}"
     rival = larger[0]
-    slower = rival.step_s / best.step_s - 1 if best.step_s > 0 else 0.0
+    worse = _worse_by(best, rival)
     more = f"{rival.candidate.layout} on {rival.candidate.layout.world_size}"
-    if slower < 1e-9:
-        return f"{ours} is as fast as {more}{kinds}"
-    return f"{ours} beats {more}, {slower:.1%} slower{'' if rival.simulation else ' at best'}{kinds}"
+    words = WORDS[request.spec.objective]
+    if worse < 1e-9:
+        return f"{ours} is as {words.good} as {more}{kinds}"
+    return f"{ours} beats {more}, {worse:.1%} {words.worse}{'' if rival.simulation else ' at best'}{kinds}"
 
 
 def _line(best: Scored, shape: Shape, index: int, stage: Stage) -> StageLine:
@@ -112,15 +133,17 @@ def _line(best: Scored, shape: Shape, index: int, stage: Stage) -> StageLine:
     )
 
 
-def _rivals(best: Scored, others: Sequence[Scored], choices: Sequence[Shape]) -> tuple[Rival, ...]:
+def _rivals(request: PlanRequest, searched: Searched, choices: Sequence[Shape]) -> tuple[Rival, ...]:
     """Return the closest losers and, at the end, a few that do not fit.
 
     One line per layout and schedule; where the bound was enough, one per layout.
     """
     close: dict[tuple[str, str, int], Rival] = {}
     unfit: dict[tuple[str, str, int], Rival] = {}
-    for other in others:
-        rival = _rival(best, other, choices)
+    best, words = searched.best, WORDS[request.spec.objective]
+    assert best is not None
+    for other in searched.others:
+        rival = _rival(best, other, choices, words)
         schedule = rival.schedule if other.simulation else ""
         name = (rival.layout, schedule, rival.micro_batch_size)
         if name not in close:
@@ -129,25 +152,29 @@ def _rivals(best: Scored, others: Sequence[Scored], choices: Sequence[Shape]) ->
     return (*list(close.values())[: RIVALS_MAX - len(tail)], *tail)
 
 
-def _rival(best: Scored, other: Scored, choices: Sequence[Shape]) -> Rival:
+def _rival(best: Scored, other: Scored, choices: Sequence[Shape], words: Words) -> Rival:
     return Rival(
         layout=str(other.candidate.layout),
         schedule=other.candidate.schedule.value,
         micro_batch_size=choices[other.candidate.shape].batch.micro_batch_size,
         predicted_step_s=other.step_s,
-        reason=_reason(best, other),
+        reason=_reason(best, other, words),
     )
 
 
-def _reason(best: Scored, other: Scored) -> str:
+def _reason(best: Scored, other: Scored, words: Words) -> str:
     if isinf(other.step_s):
         return f"no cut fits slots of {size(other.candidate.pool.memory_bytes)}"
-    slower = other.step_s / best.step_s - 1 if best.step_s > 0 else 0.0
+    worse = f"{_worse_by(best, other):.1%}"
     if other.simulation is None:
-        return f"cannot be faster: its lower bound is {slower:.1%} above the chosen plan"
+        return f"cannot be {words.better}: its lower bound is {worse} above the chosen plan"
     if other.rank[0] > best.rank[0]:
-        return f"simulated {slower:.1%} slower"
-    return "as fast, but needs more nodes, stages, replicas or memory"
+        return f"simulated {worse} {words.worse}"
+    return f"as {words.good}, but needs more nodes, stages, replicas or memory"
+
+
+def _worse_by(best: Scored, other: Scored) -> float:
+    return other.score / best.score - 1 if best.score > 0 else 0.0
 
 
 def _source(request: PlanRequest, shape: Shape) -> str:

@@ -1,23 +1,24 @@
 """The planner's one question: which plan, or why none."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from varuna_manager.planner.candidates import Shape, shapes
 from varuna_manager.planner.explain import explanation
 from varuna_manager.planner.pipeline import shares
-from varuna_manager.planner.pools import pools
+from varuna_manager.planner.pools import by_price, by_units, pools
 from varuna_manager.planner.refusals import refused_memory, refused_request, refused_shapes
 from varuna_manager.planner.request import PlannableNode, PlanOutcome, PlanRequest
 from varuna_manager.planner.running import running_step_s
 from varuna_manager.planner.search import Scored, fits, search
-from varuna_runtime.spec.job import Exactness
+from varuna_runtime.spec.job import Exactness, Objective
 from varuna_runtime.spec.layout import Plan
 from varuna_runtime.spec.programs import stage_program
 from varuna_runtime.spec.schedule_check import validate
 
 
 def plan(request: PlanRequest) -> PlanOutcome:
-    """Return the fastest plan for the nodes given, with its explanation, or Infeasible.
+    """Return the best plan by the job's objective for the nodes given, with its explanation, or Infeasible.
 
     Works for any number of nodes; nodes that do not help stay idle. Pure and deterministic: equal requests
     give equal plans, and the order of `request.nodes` does not matter.
@@ -34,9 +35,10 @@ def plan(request: PlanRequest) -> PlanOutcome:
 
 
 def _searched(request: PlanRequest, usable: Sequence[PlannableNode], every: Sequence[Shape]) -> PlanOutcome:
-    found = pools(usable, request.spec.nodes.max)
+    order = by_price if request.spec.objective is Objective.COST else by_units
+    found = pools(usable, request.spec.nodes.max, order)
     choices = _lasting_shapes(request, usable, every)
-    searched = search(request, choices, found)
+    searched = search(replace(request, nodes=tuple(usable)), choices, found)
     if searched.best is None:
         return PlanOutcome(outcome=refused_memory(request, every, usable, found), explanation=None)
     chosen = _plan(searched.best, choices)

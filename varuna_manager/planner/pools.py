@@ -1,12 +1,25 @@
 """Which slots a layout may use, and where its ranks go on them."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, islice, zip_longest
 
 from varuna_manager.planner.request import PlannableNode
 from varuna_runtime.spec.layout import Layout, Slot
+
+Rank = tuple[float, float, str]
+
+
+def by_units(node: PlannableNode, unit_slots: int) -> Rank:
+    """Return a key that puts nodes with more units first, of equal ones the cheaper."""
+    return (-(node.slots // unit_slots), node.paid_per_hour, node.node)
+
+
+def by_price(node: PlannableNode, unit_slots: int) -> Rank:
+    """Return a key that puts nodes with cheaper units first, of equal ones those with more."""
+    units = node.slots // unit_slots
+    return (node.paid_per_hour / units, -units, node.node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +33,9 @@ class SlotPool:
     memory_bytes: int
     speed: float  # every slot is taken to be as slow as the slowest
     unit_slots: int
-    nodes: tuple[PlannableNode, ...]  # with at least one unit each; those with more units first
+    nodes: tuple[PlannableNode, ...]  # with at least one unit each, in the order of their use
     unit_ends: tuple[int, ...]  # how many units the nodes up to each have
+    price_ends: tuple[float, ...]  # what the nodes up to each cost, dollars per hour
 
     @property
     def num_slots(self) -> int:
@@ -41,6 +55,10 @@ class SlotPool:
         """Return how many nodes a layout touches."""
         return bisect_left(self.unit_ends, -(-layout.world_size // self.unit_slots)) + 1
 
+    def price_per_hour(self, layout: Layout) -> float:
+        """Return what the nodes cost that a layout touches, in dollars."""
+        return self.price_ends[self.num_nodes(layout) - 1]
+
     def crosses_nodes(self, layout: Layout) -> bool:
         """Return whether ranks of the layout sit in different units."""
         return layout.world_size > self.unit_slots
@@ -57,7 +75,11 @@ class SlotPool:
         return tuple(self.splits(layout, stage) for stage in range(layout.stages - 1))
 
 
-def pools(nodes: Sequence[PlannableNode], num_nodes_max: int) -> tuple[SlotPool, ...]:
+def pools(
+    nodes: Sequence[PlannableNode],
+    num_nodes_max: int,
+    rank: Callable[[PlannableNode, int], Rank] = by_units,
+) -> tuple[SlotPool, ...]:
     """Return the pools worth trying: every memory and speed with every unit size, without dominated ones."""
     memories = sorted({node.memory_bytes for node in nodes}, reverse=True)
     speeds = sorted({node.speed for node in nodes}, reverse=True)
@@ -67,44 +89,43 @@ def pools(nodes: Sequence[PlannableNode], num_nodes_max: int) -> tuple[SlotPool,
         for speed in speeds:
             good = [node for node in nodes if node.memory_bytes >= memory and node.speed >= speed]
             for size in sizes:
-                pool = _pool(good, num_nodes_max, memory, speed, size)
+                chosen = sorted((n for n in good if n.slots >= size), key=lambda n: rank(n, size))
+                pool = _pool(chosen[:num_nodes_max], memory, speed, size)
                 if pool is not None and not any(_dominates(other, pool) for other in found):
                     found.append(pool)
     return tuple(found)
 
 
 def pools_for(layout: Layout, found: Sequence[SlotPool]) -> tuple[SlotPool, ...]:
-    """Return the pools with room for the layout: for each unit size and speed the one with most memory.
+    """Return the pools with room for the layout: by unit size, speed and price the one with most memory.
 
-    Of those that time alike only the one that touches fewest nodes.
+    Of those that time and cost alike only the one that touches fewest nodes.
     """
-    roomy: dict[tuple[int, float], SlotPool] = {}
+    roomy: dict[tuple[int, float, float], SlotPool] = {}
     for pool in found:
         if pool.num_slots < layout.world_size:
             continue
-        name = pool.unit_slots, pool.speed
+        name = pool.unit_slots, pool.speed, pool.price_per_hour(layout)
         if name not in roomy or pool.memory_bytes > roomy[name].memory_bytes:
             roomy[name] = pool
     alike: dict[tuple[object, ...], SlotPool] = {}
     for pool in sorted(roomy.values(), key=lambda one: (one.num_nodes(layout), -one.unit_slots)):
         crosses, splits = pool.crosses_nodes(layout), pool.split_stages(layout)
-        alike.setdefault((pool.speed, pool.memory_bytes, crosses, splits), pool)
+        price = pool.price_per_hour(layout)
+        alike.setdefault((pool.speed, pool.memory_bytes, crosses, splits, price), pool)
     return tuple(alike.values())
 
 
-def _pool(
-    nodes: Sequence[PlannableNode], num_nodes_max: int, memory_bytes: int, speed: float, size: int
-) -> SlotPool | None:
-    roomy = (node for node in nodes if node.slots >= size)
-    ranked = sorted(roomy, key=lambda n: (-(n.slots // size), n.price_per_hour, n.node))[:num_nodes_max]
-    if not ranked:
+def _pool(nodes: Sequence[PlannableNode], memory_bytes: int, speed: float, size: int) -> SlotPool | None:
+    if not nodes:
         return None
     return SlotPool(
         memory_bytes=memory_bytes,
         speed=speed,
         unit_slots=size,
-        nodes=tuple(ranked),
-        unit_ends=tuple(accumulate(node.slots // size for node in ranked)),
+        nodes=tuple(nodes),
+        unit_ends=tuple(accumulate(node.slots // size for node in nodes)),
+        price_ends=tuple(accumulate(node.paid_per_hour for node in nodes)),
     )
 
 
@@ -114,6 +135,7 @@ def _dominates(better: SlotPool, worse: SlotPool) -> bool:
         and better.memory_bytes >= worse.memory_bytes
         and better.speed >= worse.speed
         and better.num_slots >= worse.num_slots
+        and all(a <= b for a, b in zip(better.price_ends, worse.price_ends, strict=False))
     )
 
 
@@ -122,7 +144,7 @@ def _spread(nodes: Sequence[PlannableNode], num_stages: int, unit_slots: int) ->
 
     Only nodes that are equal for the layout change places.
     """
-    for (units, _), equal in groupby(nodes, key=lambda n: (n.slots // unit_slots, n.price_per_hour)):
+    for (units, _), equal in groupby(nodes, key=lambda n: (n.slots // unit_slots, n.paid_per_hour)):
         domains: dict[str, list[PlannableNode]] = {}
         for node in equal:
             domains.setdefault(node.domain, []).append(node)

@@ -10,7 +10,10 @@ from varuna_manager.planner.request import PlannableNode, PlanRequest
 from varuna_manager.planner.search import fits, least_memory_bytes
 from varuna_runtime.spec.amounts import size as amount
 from varuna_runtime.spec.batches import num_micro_batches
+from varuna_runtime.spec.job import Objective
 from varuna_runtime.spec.layout import Infeasible
+
+UNPRICED_MAX = 3  # named in a refusal
 
 
 def refused_request(request: PlanRequest, usable: Sequence[PlannableNode]) -> Infeasible | None:
@@ -29,7 +32,7 @@ def refused_request(request: PlanRequest, usable: Sequence[PlannableNode]) -> In
         )
     if len(usable) < spec.nodes.min:
         return _too_few_nodes(request, usable)
-    return _too_few_slots(request, usable)
+    return _too_few_slots(request, usable) or _unpriced(request, usable)
 
 
 def refused_shapes(request: PlanRequest, choices: Sequence[Shape]) -> Infeasible | None:
@@ -92,6 +95,19 @@ def _too_few_nodes(request: PlanRequest, usable: Sequence[PlannableNode]) -> Inf
     return Infeasible(
         reason=f"nodes.min is {spec.nodes.min}, usable nodes: {len(usable)}{foreign}",
         change=f"add {missing} node{'s' if missing > 1 else ''}, or lower nodes.min",
+    )
+
+
+def _unpriced(request: PlanRequest, usable: Sequence[PlannableNode]) -> Infeasible | None:
+    """`objective: cost` compares prices, so every node must have one; 0 is one."""
+    unpriced = sorted(node.node for node in usable if node.price_per_hour is None)
+    if request.spec.objective is not Objective.COST or not unpriced:
+        return None
+    shown = ", ".join(unpriced[:UNPRICED_MAX]) + (" ..." if len(unpriced) > UNPRICED_MAX else "")
+    return Infeasible(
+        reason=f"objective is cost, and {len(unpriced)} of {len(usable)} nodes have no known price: {shown}",
+        change="give `price` to their pool in manager.yaml, 0 for machines of one's own; "
+        "or choose another objective",
     )
 
 

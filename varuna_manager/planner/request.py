@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from varuna_manager.planner.outlook import Outlook
 from varuna_manager.planner.timing import Pipeline
-from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.spec.job import JobSpec, Objective
 from varuna_runtime.spec.layout import BatchShape, Infeasible, Plan
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import Profile
@@ -18,8 +19,13 @@ class PlannableNode:
     memory_bytes: int  # per slot
     device_kind: str
     domain: str = ""  # zone, rack or pool whose nodes are lost together; empty: unknown
-    price_per_hour: float = 0.0  # dollars
+    price_per_hour: float | None = None  # dollars; 0: a machine of one's own; None: unknown
     speed: float = 1.0  # of a slot, relative to the profile's
+
+    @property
+    def paid_per_hour(self) -> float:
+        """The price as far as it is known."""
+        return self.price_per_hour or 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +38,7 @@ class PlanRequest:
     nodes: tuple[PlannableNode, ...]
     batch: BatchShape | None
     running: Plan | None = None  # whose step this profile is to predict too
+    outlook: Outlook | None = None  # what `objective: progress` reckons with; None: as before any observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +78,9 @@ class Explanation:
     network_share: float = 0.0  # of the step, that would go if messages and reductions took no time
     spare_reason: str = ""  # why the spare nodes are idle
     timing: Pipeline | None = None  # what was simulated; None: of a manager that did not tell
+    objective: Objective = Objective.THROUGHPUT
+    value: float = 0.0  # samples per second, per dollar, or until the horizon of `outlook`; 0: not told
+    outlook: Outlook | None = None  # of `objective: progress`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The search: lower bounds first, simulate only what can still win; exact over its candidates."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import count, islice, product
@@ -33,43 +33,48 @@ OTHERS_MAX = 16  # of each sort that was not simulated, kept for the explanation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """A candidate after its turn: `step_s` is simulated, or a bound, or infinity when it does not fit."""
+    """A candidate after its turn: `step_s` is simulated, or a bound, or infinity when it does not fit.
+
+    `score` is what the job's objective makes of it, less being better.
+    """
 
     candidate: Candidate
     step_s: float
+    score: float
     stages: tuple[Stage, ...] | None
     simulation: Simulation | None
 
     @property
     def rank(self) -> tuple[float, tuple[int, ...]]:
-        """Faster first; times that differ by rounding only are ties."""
-        return (float(f"{self.step_s:.9g}"), self.candidate.preference)
+        """Better first; scores that differ by rounding only are ties."""
+        return (float(f"{self.score:.9g}"), self.candidate.preference)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """`best` is None when nothing fits; `others` holds the closest of the rest, in order of `step_s`."""
+    """`best` is None when nothing fits; `others` holds the closest of the rest, in order of score."""
 
     best: Scored | None
     others: tuple[Scored, ...]
-    bound_s: float  # proven for every candidate
+    bound: float  # score that no candidate is below
+    value: float  # of the best, in the units of the objective
     num_layouts: int
     num_simulated: int  # candidates, not simulations
 
 
 def search(request: PlanRequest, choices: Sequence[Shape], found: Sequence[SlotPool]) -> Searched:
-    """Return the fastest candidate and the fate of others; deterministic.
+    """Return the best candidate by the job's objective and the fate of others; deterministic.
 
-    Layouts are looked at in order of their coarse bound, their candidates in order of a sharper one. The
-    outcome does not depend on what is pruned: nothing is that could be faster.
+    `request` has usable nodes only. Layouts are looked at in order of their coarse bound, their candidates in
+    order of a sharper one. The outcome does not depend on what is pruned: nothing is that could be better.
     """
-    rows = Layouts(request.spec, choices, found)
+    rows = Layouts(request, choices, found)
     waiting = _Waiting(request, choices, found, rows)
     best: Scored | None = None
     tried: list[Scored] = []
-    bound_s = inf
-    while (next_ := waiting.next(best.step_s if best else inf)) is not None:
-        bound_s = min(bound_s, next_.step_s)
+    bound = inf
+    while (next_ := waiting.next(best.score if best else inf)) is not None:
+        bound = min(bound, next_.score)
         scored = waiting.evaluator.score(next_.candidate)
         if scored.simulation is not None and (best is None or scored.rank < best.rank):
             best = scored
@@ -78,7 +83,8 @@ def search(request: PlanRequest, choices: Sequence[Shape], found: Sequence[SlotP
     return Searched(
         best=best,
         others=tuple(sorted(others, key=lambda one: one.rank)),
-        bound_s=bound_s,
+        bound=bound,
+        value=rows.value(best.score, request.spec.batch_size) if best else 0.0,
         num_layouts=len(rows),
         num_simulated=len(tried),
     )
@@ -90,7 +96,7 @@ def fits(request: PlanRequest, shape: Shape, found: Sequence[SlotPool]) -> bool:
     likely = modest_layouts(request.spec, shape, found)
     if any(cutter.least_memory_bytes() <= most for cutter, _ in _roomiest(request, shape, likely, found)):
         return True
-    rows = Layouts(request.spec, [shape], found)
+    rows = Layouts(request, [shape], found)
     others = (rows.layout(row) for row in range(len(rows)) if not isinf(rows.sharper_s(row)))
     return any(cutter.least_memory_bytes() <= most for cutter, _ in _roomiest(request, shape, others, found))
 
@@ -130,13 +136,13 @@ class _Waiting:
         self._count = count()
         self._heap: list[tuple[float, tuple[int, ...], int, Scored | int]] = []  # an int is a row
         self._unfit: list[Scored] = []
-        self.evaluator = _Evaluator(request, choices)
+        self.evaluator = _Evaluator(request, choices, rows.score_of)
 
-    def next(self, best_s: float) -> Scored | None:
-        """Return the candidate with the least bound, as `step_s`, if it can be as fast as `best_s`."""
-        while not isinf(least_s := min(self._coarse_s, self._least_s)) and least_s * (1 - SLACK) <= best_s:
-            if self._coarse_s <= self._least_s:
-                self._push(self._rows.sharper_s(self._row), (), self._row)
+    def next(self, best: float) -> Scored | None:
+        """Return the candidate whose bound has the least score, if it can be as good as `best`."""
+        while not isinf(least := min(self._coarse, self._least)) and least * (1 - SLACK) <= best:
+            if self._coarse <= self._least:
+                self._push(self._rows.sharper_score(self._row), (), self._row)
                 self._row += 1
                 continue
             item = heappop(self._heap)[-1]
@@ -148,11 +154,11 @@ class _Waiting:
     def rest(self) -> tuple[Scored, ...]:
         """Return the closest of those that never had a turn, and some that do not fit."""
         rows = range(self._row, len(self._rows))
-        first_unfit = int(np.searchsorted(self._rows.bound_s, inf))
+        first_unfit = int(np.searchsorted(self._rows.score, inf))
         unfit = range(max(first_unfit, self._row), len(self._rows))
         waiting = (
-            item if isinstance(item, Scored) else self._closed(item, bound_s)
-            for bound_s, _, _, item in sorted(self._heap, key=lambda entry: entry[:3])
+            item if isinstance(item, Scored) else self._closed(item, self._rows.sharper_s(item))
+            for _, _, _, item in sorted(self._heap, key=lambda entry: entry[:3])
         )
         closed = (self._closed(row, float(self._rows.bound_s[row])) for row in rows if row < first_unfit)
         never = (self._closed(row, inf) for row in unfit)
@@ -164,40 +170,50 @@ class _Waiting:
         )
 
     @property
-    def _coarse_s(self) -> float:
-        return float(self._rows.bound_s[self._row]) if self._row < len(self._rows) else inf
+    def _coarse(self) -> float:
+        return float(self._rows.score[self._row]) if self._row < len(self._rows) else inf
 
     @property
-    def _least_s(self) -> float:
+    def _least(self) -> float:
         return self._heap[0][0] if self._heap else inf
 
-    def _push(self, bound_s: float, name: tuple[int, ...], item: Scored | int) -> None:
-        if not isinf(bound_s):
-            heappush(self._heap, (bound_s, name, next(self._count), item))
+    def _push(self, bound: float, name: tuple[int, ...], item: Scored | int) -> None:
+        if not isinf(bound):
+            heappush(self._heap, (bound, name, next(self._count), item))
         elif len(self._unfit) < OTHERS_MAX:
-            self._unfit.append(
-                replace(item, step_s=inf) if isinstance(item, Scored) else self._closed(item, inf)
-            )
+            self._unfit.append(item if isinstance(item, Scored) else self._closed(item, inf))
 
     def _open(self, row: int) -> None:
         least_s = self._rows.sharper_s(row)
-        for one in self._bounded(row, least_s):
-            bound_s = max(least_s, self.evaluator.cutter(one.candidate).bound_s)
-            name = (*one.candidate.preference, -one.candidate.pool.unit_slots)
-            self._push(bound_s, name, replace(one, step_s=bound_s))
+        for candidate in self._candidates(row):
+            bounded = self._bounded(candidate, max(least_s, self.evaluator.cutter(candidate).bound_s))
+            name = (*candidate.preference, -candidate.pool.unit_slots)
+            self._push(bounded.score, name, bounded)
 
     def _closed(self, row: int, bound_s: float) -> Scored:
-        return next(self._bounded(row, bound_s))
+        return self._bounded(next(self._candidates(row)), bound_s)
 
-    def _bounded(self, row: int, bound_s: float) -> Iterator[Scored]:
+    def _candidates(self, row: int) -> Iterator[Candidate]:
         shape, layout = self._rows.shape(row), self._rows.layout(row)
-        for one in candidates(self._request.spec, self._choices, self._found, shape=shape, layout=layout):
-            yield Scored(candidate=one, step_s=bound_s, stages=None, simulation=None)
+        return candidates(self._request.spec, self._choices, self._found, shape=shape, layout=layout)
+
+    def _bounded(self, candidate: Candidate, bound_s: float) -> Scored:
+        score = self._rows.score_of(candidate, bound_s)
+        return Scored(candidate=candidate, step_s=bound_s, score=score, stages=None, simulation=None)
+
+
+def _as_fast(_candidate: Candidate, step_s: float) -> float:
+    return step_s
 
 
 class _Evaluator:
-    def __init__(self, request: PlanRequest, choices: Sequence[Shape]) -> None:
-        self._request, self._shapes = request, choices
+    def __init__(
+        self,
+        request: PlanRequest,
+        choices: Sequence[Shape],
+        score_of: Callable[[Candidate, float], float] = _as_fast,
+    ) -> None:
+        self._request, self._shapes, self._score_of = request, choices, score_of
         self._cutters: dict[tuple[object, ...], StageCutter] = {}
 
     def score(self, candidate: Candidate) -> Scored:
@@ -231,7 +247,10 @@ class _Evaluator:
 
     def _simulated(self, candidate: Candidate, stages: tuple[Stage, ...]) -> Scored:
         simulation = simulate(self._timed(candidate, stages))
-        return Scored(candidate=candidate, step_s=simulation.step_s, stages=stages, simulation=simulation)
+        score = self._score_of(candidate, simulation.step_s)
+        return Scored(
+            candidate=candidate, step_s=simulation.step_s, score=score, stages=stages, simulation=simulation
+        )
 
     def _timed(self, candidate: Candidate, stages: tuple[Stage, ...]) -> Pipeline:
         shape = self._shapes[candidate.shape]

@@ -40,6 +40,14 @@ class Exactness(StrEnum):
     STATISTICAL = "statistical"
 
 
+class Objective(StrEnum):
+    """What plans are chosen by."""
+
+    THROUGHPUT = "throughput"
+    COST = "cost"
+    PROGRESS = "progress"
+
+
 class Nodes(_Strict):
     """How many nodes the job can use."""
 
@@ -99,6 +107,8 @@ class JobSpec(_Strict):
     """V of the exactness contract; auto: smallest power of two >= 4 x the largest useful D, at most M."""
     layout: LayoutChoice = LayoutChoice()
     schedule: ScheduleKind | Literal["auto"] = "auto"
+    objective: Objective = Objective.THROUGHPUT
+    """Most samples per second, per dollar (cost), or until the next losses of nodes are over (progress)."""
     precision: Precision = Precision.FP32
     exactness: Exactness = Exactness.BITWISE
     reduce_dtype: ReduceDtype = ReduceDtype.FP32

@@ -144,4 +144,4 @@ def test_a_hundred_nodes_and_48_segments_need_few_simulations() -> None:
     assert searched.best is not None
     assert searched.num_layouts > 100
     assert searched.num_simulated < 40
-    assert searched.bound_s <= searched.best.step_s
+    assert searched.bound <= searched.best.score == searched.best.step_s
