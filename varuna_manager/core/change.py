@@ -6,7 +6,14 @@ from typing import TypeVar
 
 from varuna_manager.core.actions import Announce, AnyAction
 from varuna_manager.core.config import CoreConfig
-from varuna_manager.core.phases import JOB_TRANSITIONS, NODE_TRANSITIONS, TERMINAL, JobPhase, NodePhase
+from varuna_manager.core.phases import (
+    JOB_TRANSITIONS,
+    NODE_TRANSITIONS,
+    TERMINAL,
+    TRAINING,
+    JobPhase,
+    NodePhase,
+)
 from varuna_manager.core.state import Job, Node, State
 from varuna_manager.core.words import What
 
@@ -48,6 +55,9 @@ class Change:
         """Store the job in another phase; its phase deadline and its open question end with the old one."""
         assert phase in JOB_TRANSITIONS[job.phase], f"job {job.job}: {job.phase} -> {phase}"
         ended_s = self.at_s if phase in TERMINAL else None
+        halted_s = None if phase is JobPhase.PARKED else job.halted_s
+        if phase is JobPhase.PLANNING and job.phase in TRAINING:
+            halted_s = self.at_s
         return self.put_job(
             replace(
                 job,
@@ -55,6 +65,7 @@ class Change:
                 reason=reason,
                 since_s=self.at_s,
                 ended_s=ended_s,
+                halted_s=halted_s,
                 deadline_s=None,
                 asked_version=None,
             )

@@ -37,8 +37,12 @@ class CoreConfig:
     """A drain must be over this long before the announced end of a node."""
     warm_patience_s: float = 10.0
     """Growth waits this long for a node that is warming up; after it, the others go on without it."""
-    growth_min_gain: float = 0.05
-    """Share of the step time that a larger pool must save to be worth a morph."""
+    morph_s: float = 2.0
+    """How long a job does not train for a morph, as long as it has had none that could be measured."""
+    outlook_horizon_s: float = 1800.0
+    """How far ahead losses of nodes are reckoned with."""
+    growth_min_gain: float = 0.01
+    """Share of the step time that a larger pool must save at least: predictions are no better."""
     growth_min_interval_s: float = 5.0
     """A running job does not grow earlier than this after its last morph."""
     refresh_steps: int = 20
@@ -51,6 +55,8 @@ class CoreConfig:
     """Share by which a node must be slower than its peers to be planned with as slow."""
     slow_memory_s: float = 600.0
     """How long a node that was seen to be slow counts as slow."""
+    growth_retry_s: float = 60.0
+    """A larger pool that was not worth a morph is judged again after this, or when it changes."""
     failure_backoff_s: float = 0.5
     """Wait before the second restart in a row without durable progress; doubles with each further one.
 

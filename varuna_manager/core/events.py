@@ -136,6 +136,23 @@ class NoticesChanged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a node is."""
+
+    node: str
+    domain: str  # zone whose machines may be lost together; empty: unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesPlaced(Event):
+    """A pool's provider lists these nodes, and what one of them costs; only news are told."""
+
+    pool: str
+    places: tuple[Place, ...]
+    price_per_hour: float | None  # dollars of one node; None: unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseDecided(Event):
     """The pool wants to end the node's machine; void if the node has work at that moment.
 
@@ -349,6 +366,7 @@ Durable = (
     | NoticeCancelled
     | NoticeHinted
     | NoticesChanged
+    | NodesPlaced
     | ReleaseDecided
     | Told
     | ProfileReady

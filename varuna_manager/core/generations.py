@@ -13,11 +13,14 @@ from varuna_manager.core.actions import (
     StartRanks,
 )
 from varuna_manager.core.change import Change
+from varuna_manager.core.outlook import outlook
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.state import Host, Job, Node, Run
 from varuna_manager.core.words import What, counted
+from varuna_manager.planner.outlook import Outlook
 from varuna_manager.planner.request import PlanRequest
 from varuna_runtime.spec.generation import GenerationKind
+from varuna_runtime.spec.job import Objective
 from varuna_runtime.spec.layout import Plan, Slot
 
 
@@ -50,8 +53,16 @@ def ask(change: Change, job: Job, nodes: tuple[Node, ...]) -> None:
         nodes=pace.as_request(change, job, nodes),
         batch=job.batch,
         running=job.run.plan if job.run and job.run.number == job.refreshed_generation else None,
+        outlook=_outlook(change, job, nodes),
     )
     change.do(MakePlan(job=job.job, pool_version=version, request=request))
+
+
+def _outlook(change: Change, job: Job, nodes: tuple[Node, ...]) -> Outlook | None:
+    """The other objectives do not look ahead: their questions stay equal, whatever was lost."""
+    if job.spec.objective is not Objective.PROGRESS:
+        return None
+    return outlook(change.state, job, nodes, change.at_s)
 
 
 def start_profile(change: Change, job: Job) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from varuna_manager.core import generations, policy, pool
+from varuna_manager.core import generations, growth, policy, pool
 from varuna_manager.core.change import Change
 from varuna_manager.core.events import CancelRequested, JobSubmitted, PlanMade, ProfileMissing, ProfileReady
 from varuna_manager.core.phases import HOLDING, JobPhase
@@ -130,13 +130,16 @@ def park(change: Change, job: Job, reason: str) -> None:
 
 
 def _consider_growth(change: Change, job: Job, run: Run, outcome: Plan | Infeasible) -> None:
-    """Morph to the larger pool if it pays; too early after the last morph it is judged again later."""
+    """Morph to the larger pool if it pays; where it may pay later, it is judged again then."""
     config = change.config
     gain = policy.gain(run.plan, outcome) if isinstance(outcome, Plan) else 0.0
     if isinstance(outcome, Infeasible) or gain <= 0 or gain < config.growth_min_gain:
         change.put_job(replace(job, refused_version=change.state.pool_version))
         return
-    earliest_s = job.last_morph_s + config.growth_min_interval_s
+    wait_s = growth.best_wait_s(change.state, job, run, outcome, change.at_s)
+    if wait_s is None:
+        wait_s = config.growth_retry_s
+    earliest_s = max(change.at_s + wait_s, job.last_morph_s + config.growth_min_interval_s)
     if change.at_s < earliest_s:
         change.put_job(replace(job, deadline_s=earliest_s))
         return

@@ -60,6 +60,7 @@ def _new_node(change: Change, event: NodeJoined) -> Node:
         host=event.host,
         notices=event.notices,
         pid=event.pid,
+        joined_s=change.at_s,
     )
 
 

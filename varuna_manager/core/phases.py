@@ -69,6 +69,8 @@ WAITING = frozenset({_P.PENDING, _P.PARKED})
 """Phases of a job that holds no node."""
 HOLDING = frozenset(_P) - TERMINAL - WAITING
 """Phases of the one job that holds the pool."""
+TRAINING = frozenset({_P.RUNNING, _P.DRAINING})
+"""Phases in which a job commits steps."""
 CONNECTED = frozenset({_N.READY, _N.NOTICED, _N.DRAINING, _N.RELEASED})
 """Phases in which an action can reach the node."""
 GONE = frozenset({_N.LEFT, _N.LOST})

@@ -44,6 +44,14 @@ def backoff_s(config: CoreConfig, fruitless: int) -> float:
     return min(config.failure_backoff_cap_s, config.failure_backoff_s * float(2**doublings))
 
 
+def smoothed_morph_s(job: Job, running_s: float) -> float | None:
+    """Return what a morph of the job takes, with the one that ends now; without the wait of a back-off."""
+    if job.halted_s is None or job.fruitless > 1:
+        return job.morph_s
+    took_s = running_s - job.halted_s
+    return took_s if job.morph_s is None else (job.morph_s + took_s) / 2
+
+
 def gain(current: Plan, larger: Plan) -> float:
     """Return the share of the present step time that the larger plan saves."""
     if current.predicted_step_s <= 0:

@@ -10,9 +10,11 @@ from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import Plan
 
 
-def signature(state: State) -> tuple[tuple[str, str, int, int], ...]:
-    """Return what the pool version counts the changes of."""
-    return tuple((n.node, n.incarnation, n.slots, n.memory_bytes) for n in plannable(state))
+def signature(state: State) -> tuple[tuple[str, str, int, int, bool], ...]:
+    """Return what the pool version counts the changes of; of prices only that they become known."""
+    return tuple(
+        (n.node, n.incarnation, n.slots, n.memory_bytes, n.price_per_hour is None) for n in plannable(state)
+    )
 
 
 def plannable(state: State) -> tuple[Node, ...]:
@@ -68,7 +70,14 @@ def preferred_kind(nodes: Iterable[Node]) -> str:
 def as_request(nodes: Iterable[Node]) -> tuple[PlannableNode, ...]:
     """Return the nodes as the planner knows them."""
     return tuple(
-        PlannableNode(node=n.node, slots=n.slots, memory_bytes=n.memory_bytes, device_kind=n.device_kind)
+        PlannableNode(
+            node=n.node,
+            slots=n.slots,
+            memory_bytes=n.memory_bytes,
+            device_kind=n.device_kind,
+            domain=n.domain,
+            price_per_hour=n.price_per_hour,
+        )
         for n in nodes
     )
 

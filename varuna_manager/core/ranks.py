@@ -116,7 +116,10 @@ def _running(change: Change, job: Job, run: Run) -> None:
     if is_first:
         job = replace(job, first_running_s=change.at_s)
     morphs = job.morphs if is_first else job.morphs + 1
-    job = change.put_job(replace(job, last_morph_s=change.at_s, morphs=morphs))
+    morph_s = policy.smoothed_morph_s(job, change.at_s)
+    job = change.put_job(
+        replace(job, last_morph_s=change.at_s, morphs=morphs, morph_s=morph_s, halted_s=None)
+    )
     took_s = change.at_s - run.started_s
     change.announce(What.RUNNING, f"at step {run.first_step}, {took_s:.2f} s after its start", job=job)
 

@@ -50,13 +50,18 @@ def _tend_running(change: Change, job: Job, run: Run) -> None:
 
 
 def _tend_growth(change: Change, job: Job, run: Run) -> None:
-    """Ask what the larger pool of warm nodes would be worth, once per pool; give warming ones a moment."""
+    """Ask what the larger pool of warm nodes would be worth, once per pool; give warming ones a moment.
+
+    A pool that may be worth it later is waited with, unless still others come.
+    """
     state = change.state
-    is_asked = job.asked_version is not None or job.deadline_s is not None
-    if is_asked or len(run.members) >= job.spec.nodes.max or pool.is_warming(state, job):
+    if job.asked_version is not None or len(run.members) >= job.spec.nodes.max or pool.is_warming(state, job):
         return
     nodes = tuple(n for n in pool.usable(state, job) if n.node in run.members or _is_warm(job, n))
     offered = {n.node for n in nodes}
+    earliest_s = job.last_morph_s + change.config.growth_min_interval_s
+    if job.deadline_s is not None and (offered <= job.offered or change.at_s < earliest_s):
+        return
     if job.refused_version == state.pool_version and job.offered == offered:
         return
     if offered > run.members.keys():

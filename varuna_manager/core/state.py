@@ -29,6 +29,10 @@ class Node:
     host: str
     notices: str
     pid: int
+    joined_s: float = 0.0  # when this incarnation did
+    pool: str = ""  # whose provider lists its machine; this and the next two are empty until it said so
+    domain: str = ""  # zone whose machines may be lost together
+    price_per_hour: float | None = None  # dollars
     awaited: bool = False  # the manager started again and the node has the restart lease to come back
     notice_deadline_s: float | None = None
     notice_source: str = ""
@@ -50,6 +54,17 @@ class Node:
     def is_plannable(self) -> bool:
         """True if the planner may use it."""
         return self.phase is NodePhase.READY and self.slots > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A node that was lost though nobody wanted that."""
+
+    at_s: float
+    node: str
+    pool: str
+    lived_s: float  # from its joining on
+    notice_s: float  # how long before its end it was warned; 0: not at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +166,8 @@ class Job:
     first_running_s: float | None = None
     last_morph_s: float = 0.0
     morphs: int = 0
+    halted_s: float | None = None  # when it last stopped training to train on elsewhere
+    morph_s: float | None = None  # how long its morphs took from then on until every rank trained; smoothed
     durable_step: int | None = None
     durable_announced_s: float = 0.0
     failures: Mapping[Cause, int] = field(default_factory=dict)  # since the last durable progress
@@ -226,6 +243,7 @@ class State:
     jobs: Mapping[str, Job] = field(default_factory=dict)
     open_jobs: tuple[str, ...] = ()  # not over, or with processes left; in order of submission
     fenced: frozenset[str] = frozenset()  # incarnations that are lost, left or superseded
+    losses: tuple[Loss, ...] = ()  # the newest ones, ascending
     ending: Mapping[str, str] = field(default_factory=dict)  # node whose machine its pool ends -> why
     seen: Seen = field(default_factory=Seen)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import assert_never
 
-from varuna_manager.core import deadlines, jobs, nodes, pace, ranks, seen, warmth
+from varuna_manager.core import deadlines, jobs, nodes, outlook, pace, places, ranks, seen, warmth
 from varuna_manager.core.actions import AnyAction
 from varuna_manager.core.change import Change
 from varuna_manager.core.config import CoreConfig
@@ -20,6 +20,7 @@ from varuna_manager.core.events import (
     NodeDrainRequested,
     NodeJoined,
     NodeLeft,
+    NodesPlaced,
     NodeWarmed,
     NoticeCancelled,
     NoticeHinted,
@@ -58,6 +59,7 @@ def step(state: State, event: AnyEvent) -> tuple[State, tuple[AnyAction, ...]]:
         case _:
             change = Change(state, event.at_s)
             _apply(change, event)
+            outlook.observe(change, state)
             reconcile(change, state)
             return change.state, tuple(change.actions)
 
@@ -98,6 +100,8 @@ def _apply(change: Change, event: Durable) -> None:
             nodes.on_notice_hinted(change, event)
         case NoticesChanged():
             nodes.on_notices_changed(change, event)
+        case NodesPlaced():
+            places.on_placed(change, event)
         case ReleaseDecided():
             nodes.on_release_decided(change, event)
         case Told():

@@ -1,7 +1,7 @@
 """An answer of a provider -> what is remembered of its pool; tells the core which machines are gone."""
 
 from varuna_manager.cloud.provider import Instance, InstancePhase, PoolReading, Trouble
-from varuna_manager.core.events import NodeLeft, NoticeCancelled, NoticeReceived
+from varuna_manager.core.events import NodeLeft, NodesPlaced, NoticeCancelled, NoticeReceived, Place
 from varuna_manager.core.phases import NodePhase
 from varuna_manager.core.words import What
 from varuna_manager.sizing import shortages
@@ -11,6 +11,7 @@ from varuna_manager.sizing.memory import PoolMemory
 from varuna_manager.sizing.settings import Rules
 
 _SOONER_S = 1.0  # a provider's word on an announced end counts if it is earlier than the agent's by this
+_PRICE_TREMBLES = 0.01  # a share of a price below which a change is no news
 _NEVER_SAID = "no longer listed by its provider"
 
 
@@ -22,6 +23,7 @@ def take_in(course: Course, rules: Rules, answer: Answer) -> None:
     course.fresh[rules.pool] = answer
     gone = _report_gone(course, rules, answer)
     _report_notices(course, rules, answer)
+    _report_places(course, rules, answer)
     pool = course.pool(rules)
     listed = {m.node: pool.machines.get(m.node, course.now_s) for m in answer.instances if _exists(m)}
     strays = {m.node: pool.strays.get(m.node, course.now_s) for m in answer.instances if m.is_stray}
@@ -139,6 +141,28 @@ def _report_notices(course: Course, rules: Rules, reading: PoolReading) -> None:
             )
         elif at_s is None and known_s is not None and ours and machine.phase is InstancePhase.RUNNING:
             course.post(NoticeCancelled(at_s=course.now_s, node=node.node, incarnation=node.incarnation))
+
+
+def _report_places(course: Course, rules: Rules, reading: PoolReading) -> None:
+    """Tell the core where its nodes are and what they cost, when that is news; prices may tremble."""
+    price = reading.price if rules.price is None else rules.price
+    places = []
+    for machine in reading.instances:
+        node = course.node(machine.node)
+        if node is not None and _exists(machine):
+            is_repriced = _differs(node.price_per_hour, price)
+            if is_repriced or (node.pool, node.domain) != (rules.pool, machine.zone):
+                places.append(Place(node=machine.node, domain=machine.zone))
+    if places:
+        course.post(
+            NodesPlaced(at_s=course.now_s, pool=rules.pool, places=tuple(places), price_per_hour=price)
+        )
+
+
+def _differs(known: float | None, price: float | None) -> bool:
+    if known is None or price is None:
+        return known is not price
+    return abs(price - known) > _PRICE_TREMBLES * known
 
 
 def _warn(course: Course, rules: Rules, reading: PoolReading) -> None:

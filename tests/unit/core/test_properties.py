@@ -72,6 +72,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "busy_samples": SMALL,
     "running_step_s": st.none() | st.just(4.0),
     "what": st.sampled_from(What),
+    "places": st.lists(st.builds(e.Place, node=NODES, domain=st.just("x")), max_size=2).map(tuple),
+    "price_per_hour": st.none() | st.just(1.0),
 }
 
 
