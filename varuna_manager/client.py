@@ -11,14 +11,14 @@ from typing import Any, Protocol, Self, TypeVar, cast
 import grpc
 
 from varuna_manager.core.phases import TERMINAL, JobPhase
+from varuna_manager.planner.outlook import LossRate
 from varuna_manager.planner.request import Explanation
+from varuna_manager.rpc import what_if
 from varuna_manager.rpc.metrics import Metric, metric_of
 from varuna_manager.rpc.refusals import understood
 from varuna_runtime.spec import canonical
-from varuna_runtime.spec.errors import (
-    NotFound,
-)
-from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.spec.errors import NotFound
+from varuna_runtime.spec.job import JobSpec, Objective
 from varuna_runtime.spec.layout import BatchShape, Infeasible, Plan
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import Profile, ProfiledModel
@@ -285,10 +285,21 @@ class Client:
         """Return the pools in the order of manager.yaml."""
         return tuple(_record(PoolStatus, p) for p in self._call(self._stub.Pools, pb.PoolsRequest()).pools)
 
-    def plan(self, job: str, *, with_profile: bool = False) -> PlanReport:
-        """Return the newest plan of a job and why it was chosen."""
+    def plan(
+        self,
+        job: str,
+        *,
+        objective: Objective | None = None,
+        losses: LossRate | None = None,
+        with_profile: bool = False,
+    ) -> PlanReport:
+        """Return the newest plan of a job and why it was chosen.
+
+        With an objective, return what the present pool would get by it, and keep nothing; `losses` are for
+        `progress` and default to what the manager has seen.
+        """
         request = pb.PlanRequest(job=job, with_profile=with_profile)
-        return _plan_report(self._call(self._stub.Plan, request))
+        return _plan_report(self._call(self._stub.Plan, what_if.asking(request, objective, losses)))
 
     def cancel(self, job: str, *, user: str) -> str:
         """Ask for the job's end and return its state after that."""

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 
 from varuna_manager.cli.connect import connect
 from varuna_manager.cli.documents import plan_document
+from varuna_manager.cli.objectives import losses_of, objective_lines
 from varuna_manager.cli.options import examples, json_option, manager_option
 from varuna_manager.cli.output import console, print_json, seconds
 from varuna_manager.cli.profile_file import write_profile
@@ -20,6 +21,7 @@ from varuna_manager.planner.recording import record
 from varuna_manager.planner.request import Explanation
 from varuna_runtime.spec.amounts import size
 from varuna_runtime.spec.batches import num_micro_batches
+from varuna_runtime.spec.job import Objective
 from varuna_runtime.spec.layout import Infeasible, Plan
 
 if TYPE_CHECKING:
@@ -29,8 +31,28 @@ if TYPE_CHECKING:
 FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 
-@click.command(epilog=examples("varuna plan gpt", "varuna plan gpt --picture step.svg"))
+@click.command(
+    epilog=examples(
+        "varuna plan gpt",
+        "varuna plan gpt --picture step.svg",
+        "varuna plan gpt --objective cost",
+        "varuna plan gpt --objective progress --outlook-from spot.csv",
+    )
+)
 @click.argument("job")
+@click.option(
+    "--objective",
+    type=click.Choice(list(Objective)),
+    help="Plan anew for the nodes that are there now: most samples per second, per dollar, "
+    "or while nodes are lost. Changes nothing.",
+)
+@click.option(
+    "--loss-rate",
+    type=click.FloatRange(min=0),
+    metavar="LOSSES",
+    help="Of progress: losses of one node in an hour; default: as the manager has seen.",
+)
+@click.option("--outlook-from", type=FILE, help="Of progress: losses as in this recording of a pool.")
 @click.option("--trace", type=FILE, help="Write the predicted step for Perfetto or chrome://tracing.")
 @click.option("--picture", type=FILE, help="Write the predicted step as an SVG.")
 @click.option("--save-profile", type=FILE, help="Write the profile that its next plan goes by.")
@@ -39,6 +61,9 @@ FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 def plan(
     job: str,
     *,
+    objective: Objective | None,
+    loss_rate: float | None,
+    outlook_from: Path | None,
     trace: Path | None,
     picture: Path | None,
     save_profile: Path | None,
@@ -46,8 +71,11 @@ def plan(
     manager: str | None,
 ) -> int:
     """Show the plan of a job and why it was chosen."""
+    losses = losses_of(objective, loss_rate, outlook_from)
     with connect(manager) as client:
-        report = client.plan(client.job(job).job, with_profile=save_profile is not None)
+        report = client.plan(
+            client.job(job).job, objective=objective, losses=losses, with_profile=save_profile is not None
+        )
     if trace or picture:
         draw(report, trace, picture)
     if save_profile is not None:
@@ -96,6 +124,7 @@ def _plan_view(made: Plan, why: Explanation | None) -> RenderableType:
         f"batch {batch.batch_size} as {num_micro} micro-batches of {batch.micro_batch_size}, "
         f"{batch.virtual_replicas} virtual replicas",
         f"predicted step: {seconds(made.predicted_step_s)}{_gap(made, why)}",
+        *objective_lines(why),
         "",
         _stage_table(made, why),
         "",

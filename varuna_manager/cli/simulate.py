@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from varuna_manager import traces
 from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job
 from varuna_manager.cli.options import F, as_bytes, as_seconds, examples, json_option
 from varuna_manager.cli.output import console, print_json
 from varuna_manager.cli.profile_file import read_profile
+from varuna_manager.cli.recordings import read_recording, text_of
 from varuna_manager.cli.replayed import document, view
 from varuna_manager.cli.scripts import ScriptRefused, measure
 from varuna_manager.traces import Recording
@@ -112,7 +112,7 @@ def simulate(
     costs = Costs(morph_s=morph_s, warm_s=warm_s, save_stall_s=stall_s, save_write_s=write_s)
     paper = Paper(costs=replace(costs, morph_s=restart_s, warm_s=0.0))
     policies = _policies(policy, Ours(costs=costs), paper)
-    recording = _part(_recording(trace), start_s, end_s)
+    recording = _part(read_recording(trace), start_s, end_s)
     scenario = _scenario(job, profile, recording, machines)
     if isinstance(scenario, tuple):
         return _refuse(scenario)
@@ -145,18 +145,6 @@ def _scenario(
     )
 
 
-def _recording(path: Path) -> Recording:
-    return traces.parse(_text(path, "recording"), source=str(path))
-
-
-def _text(path: Path, what: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as err:
-        reason = "not UTF-8" if isinstance(err, UnicodeDecodeError) else (err.strerror or str(err)).lower()
-        raise InvalidInput(f"{path}: the {what} cannot be read: {reason}") from err
-
-
 def _part(recording: Recording, start_s: float, end_s: float | None) -> Recording:
     """Return the part that was asked for; nodes that are left at the end of a recording stay."""
     until_s = recording.length_s if end_s is None else end_s
@@ -182,7 +170,7 @@ def _policy(name: str, ours: Ours, paper: Paper) -> Policy:
     path = Path(name)
     if path.suffix not in (".yaml", ".yml", ".json"):
         raise InvalidInput(f"policy: seen {name!r}, wanted ours, paper, or a .yaml or .json file")
-    found = parse_policy(_text(path, "policy"), source=name, ours=ours, paper=paper)
+    found = parse_policy(text_of(path, "policy"), source=name, ours=ours, paper=paper)
     if isinstance(found, tuple):
         raise InvalidInput("\n".join(map(str, found)))
     return found

@@ -9,14 +9,15 @@ import grpc
 
 from varuna_manager.consumer import Consumer
 from varuna_manager.core import events, views
+from varuna_manager.core.outlook import outlook
 from varuna_manager.core.phases import WAITING, JobPhase
 from varuna_manager.core.pool import as_request, of_kind, plannable, preferred_kind, shortage
 from varuna_manager.core.state import Job, State
 from varuna_manager.logbook import Logbook
 from varuna_manager.means import Means
 from varuna_manager.planner.request import PlanRequest
-from varuna_manager.rows import MetricRow, plan_row
-from varuna_manager.rpc import metrics, shown, submission
+from varuna_manager.rows import MetricRow, PlanRow, plan_row
+from varuna_manager.rpc import metrics, shown, submission, what_if
 from varuna_manager.rpc.bundles import BundleCalls
 from varuna_manager.rpc.doorbook import DoorBook
 from varuna_manager.rpc.refusals import UnknownName, refusals
@@ -80,6 +81,7 @@ class ClientService(TokenCalls, BundleCalls, client_pb2_grpc.ClientServicer):
                     profile=await self._profile(request, found, kind),
                     nodes=as_request(of_kind(nodes, found.spec.exactness, kind)),
                     batch=None,
+                    outlook=outlook(self._state, None, nodes, self._means.clock.now_s()),
                 )
             )
             return shown.plan_reply(plan_row("", answer))
@@ -174,17 +176,25 @@ class ClientService(TokenCalls, BundleCalls, client_pb2_grpc.ClientServicer):
         return client_pb2.PoolsReply(pools=[shown.pool_status(view) for view in found])
 
     async def Plan(self, request: client_pb2.PlanRequest, context: Context) -> client_pb2.PlanReply:  # noqa: N802
-        """Return the plan in use, or the newest answer when none is, and why."""
+        """Return the plan in use, or the newest answer when none is, and why; or one by another objective."""
         async with refusals(context):
             job = self._job(request.job)
-            wanted = job.plan.hash() if job.plan is not None and job.run is not None else ""
-            row = await asyncio.to_thread(self._means.database.plan, job.job, plan_hash=wanted)
-            if row is None:
-                raise Conflict(f"job {job.job} has no plan yet: {job.phase}, {job.reason}")
+            if request.objective:
+                asked = what_if.plan_request(self._state, job, request, self._means.clock.now_s())
+                row = plan_row("", await self._means.plan(asked))
+            else:
+                row = await self._plan_in_use(job)
             reply = shown.plan_reply(row)
             if request.with_profile and job.profile is not None:
                 reply.profile_json = canonical.dumps(ProfiledModel(model=job.model, profile=job.profile))
             return reply
+
+    async def _plan_in_use(self, job: Job) -> PlanRow:
+        wanted = job.plan.hash() if job.plan is not None and job.run is not None else ""
+        row = await asyncio.to_thread(self._means.database.plan, job.job, plan_hash=wanted)
+        if row is None:
+            raise Conflict(f"job {job.job} has no plan yet: {job.phase}, {job.reason}")
+        return row
 
     async def Cancel(self, request: client_pb2.CancelRequest, context: Context) -> client_pb2.CancelReply:  # noqa: N802
         """Ask for the end of a job; asking again is harmless."""

@@ -1,6 +1,7 @@
 """What-if: recorded pools replayed against the real core and planner in virtual time. Pure."""
 
 from varuna_manager.whatif.lending import lent
+from varuna_manager.whatif.rates import loss_rate
 from varuna_manager.whatif.result import Comparison, Result, compare
 from varuna_manager.whatif.scenario import Costs, Machines, Ours, Paper, Policy, Scenario
 
@@ -15,4 +16,5 @@ __all__ = [
     "Scenario",
     "compare",
     "lent",
+    "loss_rate",
 ]

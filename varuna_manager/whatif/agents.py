@@ -56,6 +56,11 @@ class Agent:
             running=(),
         )
 
+    def placed(self, at_s: float, price: float) -> e.NodesPlaced:
+        """Return what its provider says of it."""
+        place = e.Place(node=self.node, domain="")
+        return e.NodesPlaced(at_s=at_s, pool="recording", places=(place,), price_per_hour=price)
+
     def noticed(self, at_s: float, until_s: float) -> e.NoticeReceived:
         """Return that its node vanishes at a time."""
         return e.NoticeReceived(

@@ -42,6 +42,8 @@ class Fleet:
         number = int(old.incarnation.rpartition("#")[2]) + 1 if old else 1
         agent = self._agents[node] = Agent(node=node, incarnation=f"{node}#{number}")
         self._core.feed(agent.hello(now_s, machines, self._scenario.device_kind))
+        if machines.price is not None:
+            self._core.feed(agent.placed(now_s, machines.price))
         until_s = self._scenario.recording.leaves_at(node, now_s)
         if until_s is not None and machines.notice_s > 0:
             warned_s = max(now_s, until_s - machines.notice_s)

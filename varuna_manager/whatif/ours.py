@@ -1,5 +1,6 @@
 """The manager's real core and planner on a recorded pool."""
 
+from dataclasses import replace
 from functools import partial
 
 from varuna_manager.core import actions as a
@@ -25,6 +26,9 @@ class _Replay:
     """One job on one pool; the core cannot tell it from a real one."""
 
     def __init__(self, scenario: Scenario, policy: Ours, plans: Plans) -> None:
+        if policy.objective is not None:
+            spec = scenario.spec.model_copy(update={"objective": policy.objective})
+            scenario = replace(scenario, spec=spec)
         self._scenario = scenario
         self._policy = policy
         self._plans = plans

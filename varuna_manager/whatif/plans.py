@@ -28,7 +28,8 @@ class Plans:
 
     def _plan(self, request: PlanRequest) -> Plan | Infeasible:
         rest = tuple(getattr(request, field.name) for field in fields(request) if field.name != "spec")
-        key = (request.spec.layout, rest)  # of the job file, a policy pins the layout only
+        spec = request.spec  # of which policies change no more than this
+        key = (spec.layout, spec.objective, rest)
         if key not in self._known:
             self._known[key] = plan(request).outcome
         return self._known[key]

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.whatif.scenario import Costs, Ours, Paper, Policy
-from varuna_runtime.spec.job import Name
+from varuna_runtime.spec.job import Name, Objective
 from varuna_runtime.spec.mistakes import Mistake
 from varuna_runtime.spec.yamlfile import Located, read
 
@@ -47,6 +47,8 @@ class PolicyFile(_Strict):
     """Its column in the result."""
     like: Literal["ours", "paper"]
     """Which manager decides."""
+    objective: Objective | None = None
+    """Of `ours` only: what its plans are chosen by, instead of the job's."""
     costs: CostChanges = CostChanges()
     core: CoreChanges = CoreChanges()
     """Of `ours` only."""
@@ -60,12 +62,15 @@ def parse_policy(text: str, *, source: str, ours: Ours, paper: Paper) -> Policy 
     file = found.value
     core = file.core.model_dump(exclude_none=True)
     if file.like == "paper":
+        wanted = "it with `like: ours` only"
         if core:
-            wanted = "it with `like: ours` only"
             return (found.mistake(("core",), seen="thresholds of the core", wanted=wanted),)
+        if file.objective is not None:
+            return (found.mistake(("objective",), seen=f'"{file.objective}"', wanted=wanted),)
         return replace(paper, name=file.name, costs=_changed(paper.costs, file.costs))
     config: CoreConfig = replace(ours.core, **core)
-    return replace(ours, name=file.name, costs=_changed(ours.costs, file.costs), core=config)
+    costs = _changed(ours.costs, file.costs)
+    return replace(ours, name=file.name, objective=file.objective, costs=costs, core=config)
 
 
 def _changed(costs: Costs, changes: CostChanges) -> Costs:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.planner.request import PlannableNode, PlanRequest
 from varuna_manager.traces import Recording
-from varuna_runtime.spec.job import JobSpec, LayoutChoice
+from varuna_runtime.spec.job import JobSpec, LayoutChoice, Objective
 from varuna_runtime.spec.layout import BatchShape
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import Profile
@@ -58,8 +58,8 @@ class Scenario:
     def request(
         self, nodes: Iterable[str], batch: BatchShape | None, *, stages: int | None = None
     ) -> PlanRequest:
-        """Return the planner's question for these nodes, with P pinned to `stages` if given."""
-        spec = self.spec
+        """Return the question for the fastest plan on these nodes, with P pinned to `stages` if given."""
+        spec = self.spec.model_copy(update={"objective": Objective.THROUGHPUT})
         if stages is not None:
             layout = LayoutChoice(stages=stages, replicas=spec.layout.replicas)
             spec = spec.model_copy(update={"layout": layout})
@@ -77,6 +77,7 @@ class Scenario:
             slots=self.machines.slots,
             memory_bytes=self.machines.memory_bytes,
             device_kind=self.device_kind,
+            price_per_hour=self.machines.price,
         )
 
     def steps_between_saves(self, step_s: float, costs: Costs) -> int:
@@ -93,6 +94,7 @@ class Ours:
     """The manager's core with these thresholds."""
 
     name: str = "ours"
+    objective: Objective | None = None  # instead of the job's
     costs: Costs = field(default_factory=Costs)
     core: CoreConfig = field(default_factory=CoreConfig)
 

@@ -257,12 +257,18 @@ class NodeStatus(_message.Message):
     def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., incarnation: _Optional[str] = ..., slots: _Optional[int] = ..., device_kind: _Optional[str] = ..., job: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., notice_in_s: _Optional[float] = ..., notices: _Optional[str] = ..., pid: _Optional[int] = ..., pool: _Optional[str] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
-    __slots__ = ("job", "with_profile")
+    __slots__ = ("job", "with_profile", "objective", "losses_per_node_s", "burst_weights")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WITH_PROFILE_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_PER_NODE_S_FIELD_NUMBER: _ClassVar[int]
+    BURST_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     job: str
     with_profile: bool
-    def __init__(self, job: _Optional[str] = ..., with_profile: bool = ...) -> None: ...
+    objective: str
+    losses_per_node_s: float
+    burst_weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, job: _Optional[str] = ..., with_profile: bool = ..., objective: _Optional[str] = ..., losses_per_node_s: _Optional[float] = ..., burst_weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PlanReply(_message.Message):
     __slots__ = ("plan_json", "reason", "change", "explanation_json", "profile_json")
