@@ -53,4 +53,5 @@ def _pool(plan: Plan, known: dict[str, PlannableNode]) -> SlotPool:
         unit_slots=unit,
         nodes=nodes,
         unit_ends=tuple(accumulate(units)),
+        price_ends=(0.0,) * len(nodes),
     )

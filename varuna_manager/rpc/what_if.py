@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+from varuna_manager.core import pace
+from varuna_manager.core.change import Change
 from varuna_manager.core.outlook import outlook
-from varuna_manager.core.pool import as_request, usable
+from varuna_manager.core.pool import usable
 from varuna_manager.core.state import Job, State
 from varuna_manager.planner.outlook import LossRate, Outlook
 from varuna_manager.planner.request import PlanRequest
@@ -35,7 +37,7 @@ def plan_request(state: State, job: Job, asked: client_pb2.PlanRequest, now_s: f
         spec=job.spec.model_copy(update={"objective": Objective(asked.objective)}),
         model=job.model,
         profile=job.profile,
-        nodes=as_request(nodes),
+        nodes=pace.as_request(Change(state, now_s), job, nodes),
         batch=job.batch,
         outlook=_with(asked, outlook(state, job, nodes, now_s)),
     )
