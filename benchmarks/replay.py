@@ -32,6 +32,7 @@ class Case:
 
 CASES = (
     Case(name="gpt"),
+    Case(name="gpt, 30 s notice", notice_s=30.0),
     Case(name="gpt, 2 min notice", notice_s=120.0),
     Case(name="gpt, stages needed", memory_bytes=8 * 2**20),
     Case(name="gpt, 100 x the compute", slower=100.0),

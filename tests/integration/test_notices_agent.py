@@ -203,7 +203,7 @@ def test_t35_sigterm_with_time_to_drain_hands_the_work_over_first(
                 agent.send_signal(signal.SIGTERM)
                 await manager.until(lambda: bool(notices(manager)))
                 (notice,) = notices(manager)
-                assert notice.source == "agent"
+                assert (notice.source, notice.is_urgent) == ("agent", True)
                 assert 0.0 < notice.seconds_left <= 100.0
                 await beats(manager)
                 assert manager.goodbyes == [], "the job still runs here"

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from varuna_manager.core import pool
+from varuna_manager.core import departures, pool
 from varuna_manager.core.actions import AnyAction, StartRanks
-from varuna_manager.core.phases import HOLDING, JOB_TRANSITIONS, TERMINAL
+from varuna_manager.core.phases import HOLDING, JOB_TRANSITIONS, TERMINAL, JobPhase
 from varuna_manager.core.state import State
 
 
@@ -19,6 +19,13 @@ def check(before: State, after: State, actions: Iterable[AnyAction]) -> None:
     for action in actions:
         if isinstance(action, StartRanks):
             _check_start(after, action)
+
+
+def check_nobody_is_kept_too_long(after: State, at_s: float) -> None:
+    """Raise AssertionError if a job trains on a member whose drain should have begun by a durable event."""
+    for job in after.iter_open():
+        if job.phase is JobPhase.RUNNING and job.run is not None:
+            assert not departures.is_due(after, job, job.run, at_s), departures.who(after, job.run)
 
 
 def _check_jobs(before: State, after: State) -> None:

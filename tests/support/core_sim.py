@@ -1,5 +1,7 @@
 """Commands over a simulated pool: what people, clouds, nodes and ranks do to the core, in virtual time."""
 
+from dataclasses import replace
+
 from tests.support.core_agents import Agent, AgentLoop
 from tests.support.core_records import MODEL, job_spec
 from varuna_manager.core import actions as a
@@ -20,11 +22,12 @@ class Sim(AgentLoop):
         self.held |= set(words)
 
     def release(self, *words: str) -> None:
-        """Give the held answers of these kinds, in order, and stop holding."""
+        """Give the held answers of these kinds, in order, and stop holding; they are heard now."""
         self.held -= set(words)
         out = [w for w in self.waiting if w[0] in words]
         self.waiting = [w for w in self.waiting if w[0] not in words]
-        for _, agent, event in out:
+        for _, agent, held in out:
+            event = replace(held, at_s=self.now_s)
             if isinstance(event, e.GenerationGone) and agent is not None:
                 agent.running.pop((event.job, event.generation), None)
             if agent is None:

@@ -35,6 +35,14 @@ class CoreConfig:
     """A node that has not ended an aborted generation after this is fenced."""
     notice_margin_s: float = 2.0
     """A drain must be over this long before the announced end of a node."""
+    drain_steps: float = 2.0
+    """So many steps may pass until every rank stops: the one under way, and one in which all agree to it."""
+    drain_guess_s: float = 15.0
+    """What stopping and saving is taken to need beside the steps before the job has drained once."""
+    drain_headroom: float = 1.5
+    """The next drain may take this many times as long as the last: on other nodes, with more to write."""
+    drain_floor_s: float = 5.0
+    """What it is taken to need at least."""
     warm_patience_s: float = 10.0
     """Growth waits this long for a node that is warming up; after it, the others go on without it."""
     morph_s: float = 2.0
@@ -82,6 +90,7 @@ class CoreConfig:
             ("prepare_timeout_s", self.prepare_timeout_s, "profile_timeout_s", self.profile_timeout_s),
             ("lease_s", self.lease_s, "drain_timeout_s", self.drain_timeout_s),
             ("notice_margin_s", self.notice_margin_s, "drain_timeout_s", self.drain_timeout_s),
+            ("drain_floor_s", self.drain_floor_s, "drain_guess_s", self.drain_guess_s),
             (
                 "failure_backoff_s",
                 self.failure_backoff_s,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from varuna_manager.core import failures, generations, nodes, warmth
+from varuna_manager.core import departures, failures, generations, nodes, warmth
 from varuna_manager.core.change import Change
 from varuna_manager.core.events import DeadlinePassed
 from varuna_manager.core.phases import JobPhase
@@ -13,7 +13,8 @@ from varuna_runtime.spec.generation import Cause
 
 
 def timers(state: State) -> Iterator[Timer]:
-    """Yield every running timer: leases of nodes and deadlines of jobs."""
+    """Yield every running timer: leases of nodes, deadlines of jobs, drains ahead of the ends of nodes."""
+    yield from departures.timers(state)
     for node in state.nodes.values():
         if not node.is_gone:
             yield Timer(subject=f"node:{node.node}", deadline_s=lease_end_s(state, node))
@@ -37,10 +38,12 @@ def _job_deadlines(job: Job) -> set[float]:
 def on_deadline(change: Change, event: DeadlinePassed) -> None:
     """Act on a timer that is still set; one that was moved since is void."""
     subject, _, name = event.subject.partition(":")
-    node = change.state.nodes.get(name) if subject == "node" else None
+    node = change.state.nodes.get(name)
     job = change.state.jobs.get(name) if subject == "job" else None
-    if node is not None:
+    if node is not None and subject == "node":
         _on_lease(change, node, event)
+    if node is not None and subject == "notice":
+        nodes.on_due(change, node, event)
     if job is not None:
         _on_job(change, job, event)
 
@@ -82,6 +85,7 @@ def _on_phase(change: Change, job: Job) -> None:
         case JobPhase.DRAINING:
             reason = f"the drain was not done in time; {job.reason}"
             change.announce(What.MORPH, reason, job=job)
+            job = generations.drain_took(change, job)
             generations.begin(change, generations.end(change, job, reason), reason)
         case _:
             change.put_job(replace(job, asked_version=None, deadline_s=None))

@@ -106,6 +106,7 @@ class NoticeReceived(Event):
     incarnation: str
     deadline_s: float
     source: str
+    is_urgent: bool = False  # the work shall move at once; the node goes when it is empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +315,8 @@ class NodeWarmed(Event):
 class DeadlinePassed(Event):
     """A threshold the core itself had set was crossed: the lease of a node, or a transient state of a job.
 
-    `subject` is "node:<id>" or "job:<id>"; `deadline` repeats the timer so that a newer one voids it.
+    `subject` is "node:<id>", "job:<id>", or for the drain before the end of a node "notice:<id>"; `deadline`
+    repeats the timer so that a newer one voids it.
     """
 
     subject: str

@@ -42,7 +42,7 @@ def ask(change: Change, job: Job, nodes: tuple[Node, ...]) -> None:
     timeout_s = change.config.plan_timeout_s if is_profiled else change.config.find_timeout_s
     offered = frozenset(n.node for n in nodes)
     deadline_s = change.at_s + timeout_s
-    change.put_job(replace(job, asked_version=version, deadline_s=deadline_s, offered=offered))
+    change.put_job(replace(job, asked_version=version, deadline_s=deadline_s, offered=offered, ahead=None))
     if job.profile is None:
         change.do(FindProfile(job=job.job, workload=job.workload, device_kind=job.device_kind))
         return
@@ -82,7 +82,7 @@ def start_profile(change: Change, job: Job) -> None:
 def start_training(change: Change, job: Job, plan: Plan) -> None:
     """Start a TRAIN generation under `plan`, which fits the pool as it is now."""
     job = change.move_job(
-        replace(job, batch=job.batch or plan.batch, plan=plan), JobPhase.STARTING, job.reason
+        replace(job, batch=job.batch or plan.batch, plan=plan, ahead=None), JobPhase.STARTING, job.reason
     )
     job = start(change, job, GenerationKind.TRAIN, plan)
     change.put_job(replace(job, deadline_s=change.at_s + change.config.prepare_timeout_s))
@@ -184,6 +184,11 @@ def begin_drain(change: Change, job: Job, run: Run, reason: str) -> None:
     job = change.put_job(replace(job, deadline_s=until_s))
     for name in reachable(change, run):
         send_drain(change, job, run, name, until_s)
+
+
+def drain_took(change: Change, job: Job) -> Job:
+    """Remember how long the drain that ends now took; one that was not done took at least so long."""
+    return change.put_job(replace(job, drain_s=change.at_s - job.since_s))
 
 
 def drain_until_s(change: Change, run: Run) -> float:

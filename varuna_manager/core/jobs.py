@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from varuna_manager.core import generations, growth, policy, pool
+from varuna_manager.core import departures, generations, growth, policy, pool
 from varuna_manager.core.change import Change
 from varuna_manager.core.events import CancelRequested, JobSubmitted, PlanMade, ProfileMissing, ProfileReady
 from varuna_manager.core.phases import HOLDING, JobPhase
-from varuna_manager.core.state import Job, Run
+from varuna_manager.core.state import Ahead, Job, Run
 from varuna_manager.core.words import What, counted
 from varuna_runtime.spec.layout import Infeasible, Plan
 
@@ -132,19 +132,26 @@ def park(change: Change, job: Job, reason: str) -> None:
 def _consider_growth(change: Change, job: Job, run: Run, outcome: Plan | Infeasible) -> None:
     """Morph to the larger pool if it pays; where it may pay later, it is judged again then."""
     config = change.config
+    if isinstance(outcome, Plan):
+        job = change.put_job(replace(job, ahead=Ahead(pool_version=change.state.pool_version, plan=outcome)))
     gain = policy.gain(run.plan, outcome) if isinstance(outcome, Plan) else 0.0
     if isinstance(outcome, Infeasible) or gain <= 0 or gain < config.growth_min_gain:
         change.put_job(replace(job, refused_version=change.state.pool_version))
         return
-    wait_s = growth.best_wait_s(change.state, job, run, outcome, change.at_s)
-    if wait_s is None:
-        wait_s = config.growth_retry_s
-    earliest_s = max(change.at_s + wait_s, job.last_morph_s + config.growth_min_interval_s)
+    earliest_s = max(change.at_s + _wait_s(change, job, run, outcome), job.last_morph_s + config.growth_min_interval_s)
     if change.at_s < earliest_s:
         change.put_job(replace(job, deadline_s=earliest_s))
         return
+    pool_word = "a larger pool" if len(outcome.nodes) > len(run.members) else "a better pool"
     reason = (
-        f"a larger pool: {outcome.layout} on {counted(len(outcome.nodes), 'node')} saves "
+        f"{pool_word}: {outcome.layout} on {counted(len(outcome.nodes), 'node')} saves "
         f"{gain:.0%} of a step ({run.plan.predicted_step_s:.3g} s -> {outcome.predicted_step_s:.3g} s)"
     )
     generations.begin_drain(change, job, run, reason)
+
+
+def _wait_s(change: Change, job: Job, run: Run, larger: Plan) -> float:
+    if departures.leaving(change.state, run):
+        return 0.0  # there will be a morph anyway
+    wait_s = growth.best_wait_s(change.state, job, run, larger, change.at_s)
+    return change.config.growth_retry_s if wait_s is None else wait_s

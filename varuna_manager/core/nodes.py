@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from varuna_manager.core import failures, generations, warmth
+from varuna_manager.core import departures, failures, generations, warmth
 from varuna_manager.core.actions import AbortRanks, FenceNode, ReleaseNode
 from varuna_manager.core.change import Change, without
 from varuna_manager.core.events import (
+    DeadlinePassed,
     ManagerStarted,
     NodeDisconnected,
     NodeDrainRequested,
@@ -275,20 +276,32 @@ def on_notice(change: Change, event: NoticeReceived) -> None:
             notice_deadline_s=event.deadline_s,
             notice_source=event.source,
             notice_at_s=change.at_s,
+            is_due=event.is_urgent,
         )
     )
     if node.phase is NodePhase.READY:
         change.move_node(node, *_standing(node))
     elif node.phase is NodePhase.NOTICED:
         change.put_node(replace(node, reason=_notice_reason(node)))
-    left_s = event.deadline_s - change.at_s
-    change.announce(
-        What.NODE_NOTICE, f"vanishes in {left_s:.1f} s ({event.source})", who=event.source, node=node.node
-    )
+    why = f"vanishes in {event.deadline_s - change.at_s:.1f} s ({event.source}){_use(change, node)}"
+    change.announce(What.NODE_NOTICE, why, who=event.source, node=node.node)
+
+
+def _use(change: Change, node: Node) -> str:
+    drain_at_s = departures.drain_at_s(change.state.durable(), node)
+    if drain_at_s is None or drain_at_s <= change.at_s:
+        return ""
+    return f"; used for about {drain_at_s - change.at_s:.0f} s of them"
 
 
 def _says(node: Node, event: NoticeReceived) -> bool:
     return (node.notice_deadline_s, node.notice_source) == (event.deadline_s, event.source)
+
+
+def on_due(change: Change, node: Node, event: DeadlinePassed) -> None:
+    """Work must move off the node, unless the notice was moved or withdrawn since."""
+    if node.notice_deadline_s is not None and event.deadline_s <= node.notice_deadline_s:
+        change.put_node(replace(node, is_due=True))
 
 
 def on_notice_cancelled(change: Change, event: NoticeCancelled) -> None:
@@ -297,7 +310,7 @@ def on_notice_cancelled(change: Change, event: NoticeCancelled) -> None:
     if node is None or node.notice_deadline_s is None:
         return
     source = node.notice_source
-    node = change.put_node(replace(node, notice_deadline_s=None, notice_source=""))
+    node = change.put_node(replace(node, notice_deadline_s=None, notice_source="", is_due=False))
     if node.phase is NodePhase.NOTICED:
         change.move_node(node, *_standing(node))
     change.announce(What.NODE_NOTICE_CANCELLED, f"withdrawn by {source}", who=source, node=node.node)

@@ -56,7 +56,9 @@ def on_refreshed(change: Change, event: ProfileRefreshed) -> None:
     }
     slow |= {run.members[node]: Slowness(factor=f, at_s=change.at_s) for node, f in event.slow.items()}
     profile = refreshed(job.profile, run.plan, event.factors, by=by)
-    job = change.put_job(replace(job, profile=profile, slow=slow, refreshed_generation=run.number))
+    job = change.put_job(
+        replace(job, profile=profile, slow=slow, refreshed_generation=run.number, ahead=None)
+    )
     change.announce(What.PROFILE_REFRESHED, _words(event), job=job)
 
 

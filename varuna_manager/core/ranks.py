@@ -149,6 +149,7 @@ def _finished(change: Change, job: Job, run: Run, event: RankFinished) -> None:
 def _all_stopped(change: Change, job: Job, run: Run) -> None:
     if run.is_stopped:
         change.announce(What.DRAINED, f"at step {job.durable_step or 0}: {job.reason}", job=job)
+        job = generations.drain_took(change, job)
         generations.begin(change, generations.stop(change, job), job.reason)
 
 

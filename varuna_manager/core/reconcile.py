@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from varuna_manager.core import generations, jobs, nodes, pool, warmth
+from varuna_manager.core import departures, generations, jobs, nodes, pool, warmth
 from varuna_manager.core.change import Change
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.state import Job, Node, Run, State, Warmth
@@ -42,30 +42,42 @@ def _tend(change: Change, job: Job) -> None:
 def _tend_running(change: Change, job: Job, run: Run) -> None:
     if lost := _lost(change.state, run):
         _restart(change, job, lost)
-    elif leaving := _leaving(change.state, run):
-        generations.begin_drain(change, job, run, leaving)
+    elif departures.is_due(change.state, job, run, change.at_s):
+        generations.begin_drain(change, job, run, departures.reason(change.state, run))
         _tend_restarted(change, job)
     else:
         _tend_growth(change, job, run)
 
 
 def _tend_growth(change: Change, job: Job, run: Run) -> None:
-    """Ask what the larger pool of warm nodes would be worth, once per pool; give warming ones a moment.
+    """Ask what the pool of warm nodes would be worth, once per pool; give warming ones a moment.
 
-    A pool that may be worth it later is waited with, unless still others come.
+    It is asked about if it is larger, or a member leaves: the answer is then what the drain leads to.
     """
     state = change.state
-    if job.asked_version is not None or len(run.members) >= job.spec.nodes.max or pool.is_warming(state, job):
+    leaving = {n.node for n in departures.leaving(state, run)}
+    staying = run.members.keys() - leaving
+    if job.asked_version is not None or len(staying) >= job.spec.nodes.max or pool.is_warming(state, job):
         return
     nodes = tuple(n for n in pool.usable(state, job) if n.node in run.members or _is_warm(job, n))
     offered = {n.node for n in nodes}
-    earliest_s = job.last_morph_s + change.config.growth_min_interval_s
-    if job.deadline_s is not None and (offered <= job.offered or change.at_s < earliest_s):
+    if _is_judged(change, job, offered, is_leaving=bool(leaving)):
         return
-    if job.refused_version == state.pool_version and job.offered == offered:
-        return
-    if offered > run.members.keys():
+    is_news = offered > staying or (leaving and offered == staying)
+    if is_news and not pool.shortage(state, job):
         generations.ask(change, job, nodes)
+
+
+def _is_judged(change: Change, job: Job, offered: set[str], *, is_leaving: bool) -> bool:
+    """Return True for a pool that is not worth it, or may be later, unless still others come or one leaves."""
+    if job.refused_version == change.state.pool_version and job.offered == offered:
+        return True
+    if job.deadline_s is None:
+        return False
+    if is_leaving:
+        return job.offered == offered
+    earliest_s = job.last_morph_s + change.config.growth_min_interval_s
+    return offered <= job.offered or change.at_s < earliest_s
 
 
 def _is_warm(job: Job, node: Node) -> bool:
@@ -97,7 +109,7 @@ def _tend_starting(change: Change, job: Job, run: Run) -> None:
     if unfit:
         reason = (
             _lost(change.state, run)
-            or _leaving(change.state, run)
+            or departures.reason(change.state, run)
             or f"PREEMPTED: lost touch with {', '.join(unfit)}"
         )
         _restart(change, job, reason)
@@ -123,7 +135,17 @@ def _tend_planning(change: Change, job: Job) -> None:
     if shortage := pool.shortage(change.state, job):
         jobs.park(change, job, f"{shortage}; {job.reason}")
     elif job.asked_version is None and job.deadline_s is None:
-        generations.ask(change, job, pool.preferred(change.state, job))
+        _plan(change, job, pool.preferred(change.state, job))
+
+
+def _plan(change: Change, job: Job, nodes: tuple[Node, ...]) -> None:
+    """Start by the plan that was asked for ahead if it is the answer for these nodes, else ask for one."""
+    ahead = job.ahead
+    is_answered = ahead is not None and ahead.pool_version == change.state.pool_version
+    if ahead is not None and is_answered and job.offered == {n.node for n in nodes}:
+        generations.start_training(change, job, ahead.plan)
+    else:
+        generations.ask(change, job, nodes)
 
 
 def _with_kind(change: Change, job: Job) -> Job:
@@ -169,12 +191,3 @@ def _lost(state: State, run: Run) -> str:
         if run.unstopped(name) and (node.is_gone or not is_same):
             words.append(f"{name} ({node.reason if is_same else 'a new incarnation joined'})")
     return f"PREEMPTED: lost {', '.join(words)}" if words else ""
-
-
-def _leaving(state: State, run: Run) -> str:
-    """Return which members are under notice or drain, in words."""
-    members = (state.nodes[name] for name in sorted(run.members) if run.unstopped(name))
-    words = [f"{n.node} ({n.reason})" for n in members if n.is_connected and not n.is_plannable]
-    is_notice = any(n.notice_deadline_s is not None for n in state.nodes.values() if n.node in run.members)
-    kind = "PREEMPTED: leaving" if is_notice else "leaving"
-    return f"{kind}: {', '.join(words)}" if words else ""

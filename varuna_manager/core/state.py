@@ -37,6 +37,7 @@ class Node:
     notice_deadline_s: float | None = None
     notice_source: str = ""
     notice_at_s: float = 0.0
+    is_due: bool = False  # under notice, and work must begin to move off it
     drain_user: str | None = None
     drain_reason: str = ""  # where it is not simply that user's wish
 
@@ -137,6 +138,14 @@ class Slowness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """The answer to the newest question, given while the job trained: for the start after its drain."""
+
+    pool_version: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A submitted job. Terminal ones change in `hosts` and `touched` only."""
 
@@ -161,7 +170,9 @@ class Job:
     batch: BatchShape | None = None  # recorded at the first plan
     asked_version: int | None = None  # of the question (profile or plan) that is under way
     refused_version: int | None = None  # pool at which the planner's answer was no
+    ahead: Ahead | None = None
     deadline_s: float | None = None  # of the phase
+    drain_s: float | None = None  # how long the newest drain took, from asking for it until all was saved
     run_limit_s: float | None = None  # end of max_run_time_s
     first_running_s: float | None = None
     last_morph_s: float = 0.0
@@ -213,7 +224,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
-    """A deadline of `subject` ("node:<id>" or "job:<id>")."""
+    """A deadline of `subject` ("node:<id>", "job:<id>", or "notice:<id of the node>")."""
 
     subject: str
     deadline_s: float

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from varuna_manager.core import departures
 from varuna_manager.core.phases import GONE, JobPhase
 from varuna_manager.core.pool import holder, spare_reason, waiting_reason
 from varuna_manager.core.state import Job, Node, Progress, State
@@ -70,7 +71,7 @@ def job_view(state: State, job: Job) -> JobView:
         job=job.job,
         name=job.spec.name,
         state=job.phase,
-        reason=waiting_reason(state, job) if job.phase is JobPhase.PENDING else job.reason,
+        reason=_job_reason(state, job),
         generation=job.generation,
         layout=str(plan.layout) if plan else "",
         nodes=len(job.run.members) if job.run else 0,
@@ -103,7 +104,7 @@ def _node_view(state: State, node: Node, now_s: float) -> NodeView:
     return NodeView(
         node=node.node,
         state=node.phase,
-        reason=node.reason or spare_reason(state, node),
+        reason=_node_reason(state, node, now_s),
         incarnation=node.incarnation,
         slots=node.slots,
         device_kind=node.device_kind,
@@ -113,6 +114,21 @@ def _node_view(state: State, node: Node, now_s: float) -> NodeView:
         notices=node.notices,
         pid=node.pid,
     )
+
+
+def _job_reason(state: State, job: Job) -> str:
+    if job.phase is JobPhase.PENDING:
+        return waiting_reason(state, job)
+    if job.phase is JobPhase.RUNNING and job.run and (leaving := departures.who(state, job.run)):
+        return f"{job.reason}; soon to leave: {leaving}"
+    return job.reason
+
+
+def _node_reason(state: State, node: Node, now_s: float) -> str:
+    drain_at_s = departures.drain_at_s(state, node)
+    if drain_at_s is None:
+        return node.reason or spare_reason(state, node)
+    return f"{node.reason}; drains in {max(0.0, drain_at_s - now_s):.0f} s"
 
 
 def _step(job: Job, progress: Progress | None) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from varuna_manager.core import pool
+from varuna_manager.core import departures, pool
 from varuna_manager.core.actions import WarmNode
 from varuna_manager.core.change import Change, without
 from varuna_manager.core.events import DeadlinePassed, NodeWarmed
@@ -23,12 +23,16 @@ def tend(change: Change, job: Job) -> None:
 
 
 def _wanted(change: Change, job: Job, run: Run) -> list[Node]:
-    """Return as many nodes outside the run as the job may still have, those already asked for first."""
+    """Return as many nodes outside the run as the job may still have, those already asked for first.
+
+    A member that leaves holds no place.
+    """
     rank = {Warmth.WARM: 0, Warmth.WARMING: 1, None: 2}
     spare = [n for n in pool.usable(change.state, job) if n.node not in run.members]
     fit = [n for n in spare if pool.warmth(job, n) is not Warmth.COLD]
     fit.sort(key=lambda n: (rank[pool.warmth(job, n)], n.node))
-    return fit[: max(0, job.spec.nodes.max - len(run.members))]
+    num_staying = len(run.members) - len(departures.leaving(change.state, run))
+    return fit[: max(0, job.spec.nodes.max - num_staying)]
 
 
 def _tell(change: Change, job: Job, node: Node) -> None:

@@ -76,6 +76,7 @@ def notice(report: agent_pb2.NoticeReport, node: str, incarnation: str, at_s: fl
         incarnation=incarnation,
         deadline_s=at_s + left_s,
         source=report.source[:_MAX_NOTE],
+        is_urgent=report.is_urgent,
     )
 
 

@@ -121,7 +121,10 @@ def _left(course: Course, name: str, reason: str, *, is_machine: bool) -> None:
 
 
 def _report_notices(course: Course, rules: Rules, reading: PoolReading) -> None:
-    """An end that the provider announces is a notice, as if the agent had heard of it."""
+    """An end that the provider announces is a notice, as if the agent had heard of it.
+
+    A machine that a hook of its group holds back from ending is only waited for: its work moves at once.
+    """
     for machine in reading.instances:
         node = course.node(machine.node)
         if node is None or not _exists(machine) or node.phase is NodePhase.RELEASED:
@@ -137,6 +140,7 @@ def _report_notices(course: Course, rules: Rules, reading: PoolReading) -> None:
                     incarnation=node.incarnation,
                     deadline_s=at_s,
                     source=source,
+                    is_urgent=machine.phase is InstancePhase.LEAVING,
                 )
             )
         elif at_s is None and known_s is not None and ours and machine.phase is InstancePhase.RUNNING:

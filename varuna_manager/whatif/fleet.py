@@ -138,8 +138,9 @@ class Fleet:
         self._training.ledger.save()
         now_s, step = self._core.now_s, self._training.ledger.durable
         for agent in members:
-            self._core.feed(*agent.drained(now_s, step), agent.gone(now_s))
-            agent.start = None
+            drained, gone = tuple(agent.drained(now_s, step)), agent.gone(now_s)
+            agent.start = None  # the last word of the last may start the next generation
+            self._core.feed(*drained, gone)
 
 
 AgentAction = (

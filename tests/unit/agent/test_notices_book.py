@@ -36,6 +36,12 @@ def test_another_deadline_is_another_notice() -> None:
     assert told(book, 10.0, moved) == (Notice(seconds_left=40.0, detail="spot", id="spot"),)
 
 
+def test_what_has_no_time_of_its_own_is_urgent() -> None:
+    (notice,) = told(Book(), 0.0, replace(SPOT, is_urgent=True))
+    assert isinstance(notice, Notice)
+    assert notice.is_urgent
+
+
 def test_of_several_the_first_to_be_due_counts_and_then_the_next() -> None:
     book = Book()
     later = Announcement(id="reboot", detail="reboot", left_s=600.0)

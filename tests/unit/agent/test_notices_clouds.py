@@ -87,7 +87,8 @@ def test_maintenance_is_a_notice_once_it_is_near(
     ("state", "ends"), [("Terminated", 1), ("InService", 0), ("Warmed:Hibernated", 0), ("", 0)]
 )
 def test_only_the_target_terminated_ends_a_node(state: str, ends: int) -> None:
-    assert len(aws.lifecycle(state, NOW_S)) == ends
+    said = aws.lifecycle(state, NOW_S)
+    assert [found.is_urgent for found in said] == [True] * ends, "the group tells no time"
 
 
 def test_an_empty_list_of_events_is_no_eviction() -> None:

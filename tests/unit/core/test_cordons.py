@@ -110,9 +110,9 @@ def test_m22_the_status_of_a_job_that_lost_a_spot_node_says_preempted_with_node_
     for name in "abc":
         sim.join(name)
     sim.submit("j")
-    sim.notice("b", 30.0)
+    sim.notice("b", 20.0)
     assert sim.job("j").phase is JobPhase.RUNNING
-    assert sim.job("j").reason == "PREEMPTED: leaving: b (notice from file: 30.0 s ahead)"
+    assert sim.job("j").reason == "PREEMPTED: leaving: b (notice from file: 20.0 s ahead)"
 
 
 def test_m22_a_loss_after_a_notice_names_both() -> None:

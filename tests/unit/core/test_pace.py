@@ -224,3 +224,10 @@ def answer_step_s(answer: e.PlanMade) -> float:
 
 def speeds(nodes: tuple[PlannableNode, ...]) -> dict[str, float]:
     return {node.node: node.speed for node in nodes}
+
+
+def test_a_refresh_voids_the_plan_that_was_made_ahead(sim: Sim) -> None:
+    sim.notice("b", 200.0)
+    assert sim.job("j").ahead is not None
+    train(sim, WARM_UP_STEPS + WINDOW, {0: 2.0, 1: 2.0})
+    assert sim.job("j").ahead is None

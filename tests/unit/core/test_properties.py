@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.core_invariants import check
+from tests.support.core_invariants import check, check_nobody_is_kept_too_long
 from tests.support.core_records import BATCH, MODEL, PROFILE, job_spec, plan_for
 from tests.support.core_sim import HOLDABLE, Sim
 from varuna_manager.core import events as e
@@ -55,7 +55,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "slots": st.integers(1, 2),
     "device_kind": st.sampled_from(["cpu", "cpu", "gpu"]),
     "deadline_s": st.integers(0, 400).map(float),
-    "subject": st.sampled_from(["node:a", "node:b", "job:j", "job:k", "nonsense"]),
+    "subject": st.sampled_from(["node:a", "node:b", "job:j", "job:k", "notice:a", "notice:b", "nonsense"]),
     "cause": st.sampled_from(Cause),
     "epoch": SMALL,
     "config": st.none() | st.just(CoreConfig(lease_s=2.0)),
@@ -71,6 +71,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "busy_s": st.sampled_from([0.0, 0.1]),
     "busy_samples": SMALL,
     "running_step_s": st.none() | st.just(4.0),
+    "is_urgent": st.booleans(),
     "what": st.sampled_from(What),
     "places": st.lists(st.builds(e.Place, node=NODES, domain=st.just("x")), max_size=2).map(tuple),
     "price_per_hour": st.none() | st.just(1.0),
@@ -102,6 +103,7 @@ def test_any_events_in_any_order_keep_the_invariants_and_replay(
         check(before, state, actions)
         if is_durable(event):
             journal.append(event)
+            check_nobody_is_kept_too_long(state, now_s)
         else:
             assert state.durable() == before.durable(), "a volatile event touched durable state"
     copied = [decode(encode(event)) for event in journal]
@@ -117,6 +119,7 @@ class CheckedSim(Sim):
         super()._one(event)
         if is_durable(event):
             check(before, self.state, self.actions[count:])
+            check_nobody_is_kept_too_long(self.state, event.at_s)
 
 
 QUICK = CoreConfig(
@@ -126,6 +129,8 @@ QUICK = CoreConfig(
     prepare_timeout_s=15.0,
     profile_timeout_s=20.0,
     drain_timeout_s=10.0,
+    drain_floor_s=1.0,
+    drain_guess_s=3.0,
     abort_timeout_s=5.0,
     failure_backoff_cap_s=4.0,
 )

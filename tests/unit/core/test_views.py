@@ -48,9 +48,9 @@ def test_steps_are_counted_on_from_the_durable_one_after_a_loss(sim: Sim) -> Non
 
 
 def test_a_preempted_job_says_so_with_the_node_until_it_is_told_otherwise(sim: Sim) -> None:
-    sim.notice("b", 30.0)
+    sim.notice("b", 20.0)
     assert "PREEMPTED" in _job(sim, "j").reason
-    assert "b (notice from file: 30.0 s ahead)" in _job(sim, "j").reason
+    assert "b (notice from file: 20.0 s ahead)" in _job(sim, "j").reason
 
 
 def test_a_job_that_waits_for_another_says_for_which_and_that_priority_does_not_preempt(sim: Sim) -> None:

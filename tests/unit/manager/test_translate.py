@@ -124,6 +124,9 @@ def test_an_empty_report_is_refused() -> None:
 def test_a_notice_is_a_deadline_on_our_clock_and_can_be_withdrawn() -> None:
     given = translate.notice(agent_pb2.NoticeReport(seconds_left=30, source="file"), "n", "i", 5.0)
     assert given == events.NoticeReceived(at_s=5.0, node="n", incarnation="i", deadline_s=35.0, source="file")
+    urgent = translate.notice(agent_pb2.NoticeReport(seconds_left=30, is_urgent=True), "n", "i", 5.0)
+    assert isinstance(urgent, events.NoticeReceived)
+    assert urgent.is_urgent
     withdrawn = translate.notice(agent_pb2.NoticeReport(cancelled=True), "n", "i", 5.0)
     assert withdrawn == events.NoticeCancelled(at_s=5.0, node="n", incarnation="i")
 

@@ -125,7 +125,7 @@ def test_what_a_job_leaves_unused_while_one_node_is_under_notice_says_nothing_of
     running(sized, "j", max=4)
     victim = spot.living[0]
     sized.max_nodes_planned = 2
-    sized.notice(victim, 900.0)
+    sized.notice(victim, 20.0)
     sized.run_s(600)
     assert len(sized.job("j").run.members) == 2
     sized.max_nodes_planned = 99

@@ -44,11 +44,22 @@ def test_a_loss_costs_its_detection_a_morph_and_the_steps_since_the_last_save() 
 
 def test_with_notice_the_work_is_handed_over_and_nothing_is_lost() -> None:
     case = scenario(recording(*joins(4), "500.3,remove,n1", length_s=1000.0), notice_s=60.0)
-    course, result = replayed(case)
-    began_s, doing = doings(course)[2]
-    assert doing is Doing.MOVING
-    assert 440.3 <= began_s <= 440.3 + course.spans[1].step_s
+    course, result = replayed(case, replace(COSTS, plan_s=5.0))
+    trained, moved = course.spans[1:3]
+    due_s = 500.3 - 2.0 - 15.0 - 2 * trained.step_s
+    assert moved.doing is Doing.MOVING
+    assert due_s <= moved.start_s <= due_s + trained.step_s
+    assert moved.length_s == pytest.approx(2.0), "the plan is there by then"
     assert (result.lost_steps, result.lost_s, result.num_morphs) == (0, 0.0, 1)
+
+
+def test_the_longer_the_notice_the_more_is_lost_of_nothing() -> None:
+    lines = (*joins(6), "300,remove,n1", "420,remove,n2", "540,remove,n3", "640,add,n7")
+    goodput = [
+        replayed(scenario(recording(*lines, length_s=1000.0), notice_s=notice_s))[1].goodput
+        for notice_s in (0.0, 30.0, 120.0)
+    ]
+    assert goodput == sorted(goodput)
 
 
 def test_growth_waits_for_the_launcher_and_loses_nothing() -> None:

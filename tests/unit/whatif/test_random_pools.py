@@ -41,6 +41,18 @@ def test_a_pool_that_flaps_is_accounted_for(
             assert result.goodput + missing == pytest.approx(1.0)
 
 
+@settings(max_examples=30, deadline=None)
+@given(recordings(), st.sampled_from([120.0, 200.0]), st.sampled_from([0.5, 4.0]))
+def test_no_step_is_lost_where_every_end_is_announced_long_enough_before(
+    pool: Recording, notice_s: float, write_s: float
+) -> None:
+    """A step of one node takes 29 s, so a drain may need up to 110 s."""
+    calm = Recording(changes=pool.changes, length_s=pool.length_s + 200.0)
+    costs = Costs(save_stall_s=0.2, save_write_s=write_s)
+    course = compare(scenario(calm, most=5, notice_s=notice_s), [Ours(costs=costs)]).courses[0]
+    assert (course.lost_steps, course.begun_steps) == (0, 0.0)
+
+
 @settings(max_examples=20, deadline=None)
 @given(recordings())
 def test_a_pool_that_calms_down_is_used_in_the_end(pool: Recording) -> None:

@@ -84,7 +84,7 @@ def lifecycle(text: str, unix_s: float) -> tuple[Announcement, ...]:
     if text.strip() != "Terminated":
         return ()
     detail = "the Auto Scaling group ends the instance"
-    return (Announcement(id="lifecycle", detail=detail, left_s=_HOOKED_S),)
+    return (Announcement(id="lifecycle", detail=detail, left_s=_HOOKED_S, is_urgent=True),)
 
 
 _READERS = {SPOT: spot, REBALANCE: rebalance, MAINTENANCE: maintenance, LIFECYCLE: lifecycle}

@@ -22,6 +22,7 @@ class Announcement:
     most_s: float = 3600.0  # a longer wait than this only comes of clocks that differ
     stamp: str = ""  # the deadline as the cloud wrote it; another one moves it
     is_hint: bool = False
+    is_urgent: bool = False  # the cloud tells no time, `left_s` is our guess
     is_started: bool = False  # cannot be taken back any more
     believed_s: float = math.inf  # so long past its time it is a leftover
 
@@ -77,5 +78,5 @@ class Book:
             return () if told is None else (Cancelled(detail=f"no longer announced: {told.said.detail}"),)
         if told is not None and (told.said.id, told.due_s) == (first.said.id, first.due_s):
             return ()
-        left_s = max(0.0, first.due_s - now_s)
-        return (Notice(seconds_left=left_s, detail=first.said.detail, id=first.said.id),)
+        said, left_s = first.said, max(0.0, first.due_s - now_s)
+        return (Notice(seconds_left=left_s, detail=said.detail, id=said.id, is_urgent=said.is_urgent),)

@@ -12,6 +12,7 @@ class Notice:
     seconds_left: float  # never negative
     detail: str = ""
     id: str = ""  # of the source, for `acknowledge`
+    is_urgent: bool = False  # the time is a guess: the work moves at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

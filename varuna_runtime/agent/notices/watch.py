@@ -81,7 +81,8 @@ class Watch:
         From then on the source has no say: what it takes back, we do not.
         """
         self._is_leaving = True
-        seq = self._send_notice(within_s, "agent", reason)
+        own = Notice(seconds_left=within_s, detail=reason, is_urgent=True)
+        seq = self._send_notice(own, "agent")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._handed_over(seq)
@@ -100,7 +101,7 @@ class Watch:
                 self._time(change.seconds_left)
                 if self._is_leaving:
                     return 0
-                return self._send_notice(change.seconds_left, self._source.name, change.detail)
+                return self._send_notice(change, self._source.name)
             case Cancelled():
                 self._time(None)
                 _log.info("notice cancelled", detail=change.detail)
@@ -124,9 +125,12 @@ class Watch:
         if self._source.ends_node and seconds_left is not None:
             self._timer = asyncio.get_running_loop().call_later(seconds_left, self._vanish)
 
-    def _send_notice(self, seconds_left: float, source: str, detail: str) -> int:
-        _log.info("notice", seconds_left=seconds_left, source=source, detail=detail)
-        return self._send(agent_pb2.NoticeReport(seconds_left=seconds_left, detail=fit(detail)), source)
+    def _send_notice(self, notice: Notice, source: str) -> int:
+        _log.info("notice", seconds_left=notice.seconds_left, source=source, detail=notice.detail)
+        body = agent_pb2.NoticeReport(
+            seconds_left=notice.seconds_left, detail=fit(notice.detail), is_urgent=notice.is_urgent
+        )
+        return self._send(body, source)
 
     def _send(self, body: agent_pb2.NoticeReport, source: str) -> int:
         body.node, body.source = self._node, source

@@ -134,20 +134,22 @@ class StepReport(_message.Message):
     def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[_common_pb2.StepDone, _Mapping]]] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class NoticeReport(_message.Message):
-    __slots__ = ("node", "seconds_left", "source", "cancelled", "is_hint", "detail")
+    __slots__ = ("node", "seconds_left", "source", "cancelled", "is_hint", "detail", "is_urgent")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
     IS_HINT_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    IS_URGENT_FIELD_NUMBER: _ClassVar[int]
     node: str
     seconds_left: float
     source: str
     cancelled: bool
     is_hint: bool
     detail: str
-    def __init__(self, node: _Optional[str] = ..., seconds_left: _Optional[float] = ..., source: _Optional[str] = ..., cancelled: bool = ..., is_hint: bool = ..., detail: _Optional[str] = ...) -> None: ...
+    is_urgent: bool
+    def __init__(self, node: _Optional[str] = ..., seconds_left: _Optional[float] = ..., source: _Optional[str] = ..., cancelled: bool = ..., is_hint: bool = ..., detail: _Optional[str] = ..., is_urgent: bool = ...) -> None: ...
 
 class NoticesHealth(_message.Message):
     __slots__ = ("state",)

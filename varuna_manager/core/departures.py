@@ -1,0 +1,75 @@
+"""Members that leave by notice or drain: who they are, and when work must begin to move off them. Reads only.
+
+A noticed member is worth as much as any other until it goes, so the job trains on it for as long as a drain
+is still safe.
+"""
+
+from collections.abc import Iterator
+
+from varuna_manager.core.phases import JobPhase, NodePhase
+from varuna_manager.core.state import Job, Node, Run, State, Timer
+
+
+def leaving(state: State, run: Run) -> tuple[Node, ...]:
+    """Return the connected members with work that nothing new is planned on, by name."""
+    members = (state.nodes[name] for name in sorted(run.members) if run.unstopped(name))
+    return tuple(n for n in members if n.is_connected and not n.is_plannable)
+
+
+def who(state: State, run: Run) -> str:
+    """Return who leaves and why; an empty string if nobody does."""
+    return ", ".join(f"{n.node} ({n.reason})" for n in leaving(state, run))
+
+
+def reason(state: State, run: Run) -> str:
+    """Return the reason of a morph for those who leave; an empty string if nobody does."""
+    names = who(state, run)
+    is_notice = any(state.nodes[name].notice_deadline_s is not None for name in run.members)
+    kind = "PREEMPTED: leaving" if is_notice else "leaving"
+    return f"{kind}: {names}" if names else ""
+
+
+def is_due(state: State, job: Job, run: Run, at_s: float) -> bool:
+    """Return True if work must move off some member now; reads durable state only."""
+    soon_s = at_s + _lead_s(state, job, run, 0.0)
+    return any(
+        node.is_due or node.phase is not NodePhase.NOTICED or (node.notice_deadline_s or 0.0) <= soon_s
+        for node in leaving(state, run)
+    )
+
+
+def drain_at_s(state: State, node: Node) -> float | None:
+    """Return when the job that trains on a noticed node begins to drain; None if none does or it is due."""
+    if node.notice_deadline_s is None or node.is_due or node.drain_user is not None:
+        return None
+    for job in state.iter_open():
+        run = job.run
+        if job.phase is JobPhase.RUNNING and run and run.members.get(node.node) == node.incarnation:
+            return node.notice_deadline_s - _lead_s(state, job, run, _heard_step_s(state, job))
+    return None
+
+
+def timers(state: State) -> Iterator[Timer]:
+    """Yield when the drains for the notices of members begin."""
+    for node in state.nodes.values():
+        at_s = None if node.is_gone else drain_at_s(state, node)
+        if at_s is not None:
+            yield Timer(subject=f"notice:{node.node}", deadline_s=at_s)
+
+
+def _heard_step_s(state: State, job: Job) -> float:
+    progress = state.seen.progress.get(job.job)
+    return progress.step_s if progress and progress.generation == job.generation else 0.0
+
+
+def _lead_s(state: State, job: Job, run: Run, heard_step_s: float) -> float:
+    """Return how long before the end of a node a drain must begin.
+
+    The slower of the predicted and the heard step counts: too early costs little, too late the work.
+    """
+    config = state.config
+    stop_s = config.drain_guess_s
+    if job.drain_s is not None:
+        stop_s = max(config.drain_floor_s, config.drain_headroom * job.drain_s)
+    step_s = max(run.plan.predicted_step_s, heard_step_s)
+    return config.notice_margin_s + stop_s + config.drain_steps * step_s
