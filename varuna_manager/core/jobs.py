@@ -138,7 +138,8 @@ def _consider_growth(change: Change, job: Job, run: Run, outcome: Plan | Infeasi
     if isinstance(outcome, Infeasible) or gain <= 0 or gain < config.growth_min_gain:
         change.put_job(replace(job, refused_version=change.state.pool_version))
         return
-    earliest_s = max(change.at_s + _wait_s(change, job, run, outcome), job.last_morph_s + config.growth_min_interval_s)
+    worth_s = change.at_s + _wait_s(change, job, run, outcome)
+    earliest_s = max(worth_s, job.last_morph_s + config.growth_min_interval_s)
     if change.at_s < earliest_s:
         change.put_job(replace(job, deadline_s=earliest_s))
         return

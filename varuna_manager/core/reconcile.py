@@ -69,7 +69,7 @@ def _tend_growth(change: Change, job: Job, run: Run) -> None:
 
 
 def _is_judged(change: Change, job: Job, offered: set[str], *, is_leaving: bool) -> bool:
-    """Return True for a pool that is not worth it, or may be later, unless still others come or one leaves."""
+    """Return True for a pool that is not worth it, or may be later: unless others come, or one leaves."""
     if job.refused_version == change.state.pool_version and job.offered == offered:
         return True
     if job.deadline_s is None:
