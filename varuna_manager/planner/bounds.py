@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from varuna_manager.planner.pipeline import Pipeline, StageTiming
 from varuna_runtime.spec.layout import ScheduleKind
-from varuna_runtime.spec.programs import most_in_flight
+from varuna_runtime.spec.programs import in_flight_cap
 
 SLACK = 1e-9
 """Relative room for rounding: a bound prunes only what it beats by more than this."""
@@ -51,9 +51,8 @@ def _in_turn_s(stage: StageTiming, beyond_s: float, num_micro: int, most_in_flig
 
 
 def _in_flight(candidate: Pipeline, index: int, num_micro: int) -> int:
-    left = len(candidate.stages) - index
-    natural = most_in_flight(candidate.schedule, stages_left=left, num_micro=num_micro)
-    return min(candidate.stages[index].in_flight or natural, natural)
+    left, in_flight = len(candidate.stages) - index, candidate.stages[index].in_flight
+    return in_flight_cap(candidate.schedule, stages_left=left, num_micro=num_micro, in_flight=in_flight)
 
 
 def _beyond_s(candidate: Pipeline) -> list[float]:

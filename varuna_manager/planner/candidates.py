@@ -8,13 +8,13 @@ import numpy as np
 
 from varuna_manager.planner.cuts import CutTable
 from varuna_manager.planner.grid import grid_of
-from varuna_manager.planner.layout_bounds import Columns, Ints, LayoutBound
-from varuna_manager.planner.memory import residency
+from varuna_manager.planner.layout_bounds import Columns, Ints, LayoutBound, layout_bound
+from varuna_manager.planner.memory import most_sums
 from varuna_manager.planner.objective import Use, least_use, objective, use_of
 from varuna_manager.planner.pipeline import most_micro_batches, most_whole, reduction_volume
 from varuna_manager.planner.pools import SlotPool, pools_for
 from varuna_manager.planner.request import PlanRequest
-from varuna_manager.planner.stages import LeastBusy
+from varuna_manager.planner.stages import LeastKept, least_busy
 from varuna_manager.planner.workload import Floats, Workload, workload
 from varuna_runtime.spec.batches import default_virtual_replicas, num_micro_batches
 from varuna_runtime.spec.job import JobSpec
@@ -25,7 +25,8 @@ SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.EAGER, ScheduleKind.WORK_CON
 """What `auto` chooses from, in order of preference: less memory first.
 
 The others are by name only: GPipe was faster than the work-conserving rule in no simulation, Varuna's list
-in few; no profile tells the two halves of a backward apart, which zero-bubble lives on.
+in few than eager 1F1B with as many in flight; no profile tells the two halves of a backward apart, which
+zero-bubble lives on.
 """
 
 
@@ -155,63 +156,64 @@ class _OfShape:
     """The layouts of one shape, and bounds for each."""
 
     def __init__(self, spec: JobSpec, shape: Shape, found: Sequence[SlotPool]) -> None:
-        self._shape, self._grid = shape, grid_of(shape.work)
+        self._virtual, self._grid = shape.batch.virtual_replicas, grid_of(shape.work)
         self._memory_bytes = max((pool.memory_bytes for pool in found), default=0)
         unit_slots = max((pool.unit_slots for pool in found), default=1)
-        self._bound = LayoutBound(
-            shape.work,
-            shape.batch.virtual_replicas,
-            unit_slots=unit_slots,
-            is_split=spec.schedule is ScheduleKind.ZERO_BUBBLE,
-        )
+        is_split = spec.schedule is ScheduleKind.ZERO_BUBBLE
+        self._bound = layout_bound(shape.work, self._virtual, unit_slots=unit_slots, is_split=is_split)
         self.rows = _columns(spec, shape, found, unit_slots)
         self._most = int(self.rows.replicas.max(initial=1))
-        self._busy: dict[tuple[int, int], LeastBusy] = {}
-        self._tables: dict[tuple[int, float, float], CutTable] = {}
         self._last_s, self._peers = self._bound.last_s(self.rows), self._bound.peers(self.rows)
         self.bound_s = self._bound.step_s(self.rows, self._least_micro_s())
 
     def sharper_s(self, index: int) -> float:
         """As the coarse bound, but for the best of all cuts."""
-        replicas, speed = int(self.rows.replicas[index]), float(self.rows.speed[index])
+        stages, replicas = int(self.rows.stages[index]), int(self.rows.replicas[index])
         latency_s, byte_s = (float(column[index]) for column in self._peers)
-        latency_s *= 2 * (replicas - 1)
-        key = replicas, speed, latency_s
-        if key not in self._tables:
-            byte_s *= reduction_volume(self._shape.batch.virtual_replicas, replicas)
-            params, first_s = self._grid.param_bytes, self._bound.first_s(latency_s, byte_s)
-            reduction_s = np.where(params > 0, latency_s + byte_s * params, 0.0)
-            way_s, forward_s = self._bound.way_s[:, None] / speed, self._shape.work.forward_s[:, None] / speed
-            ends_s = np.maximum(way_s + first_s, forward_s + reduction_s)
-            self._tables[key] = self._table(replicas, int(self.rows.num_micro[index]), speed, ends_s)
-        return self._tables[key].worst(int(self.rows.stages[index])) + float(self._last_s[index])
-
-    def _table(self, replicas: int, num_micro: int, speed: float, ends_s: Floats) -> CutTable:
-        copies = residency(self._shape.batch, replicas=replicas, held=1).gradient_copies
-        key = copies, num_micro
-        busy = self._busy.setdefault(key, self._least_busy(*key))
-        return CutTable(
-            self._grid.work.num_segments,
-            lambda left: np.asarray(ends_s + busy.share_s(left) / speed),
+        least_s = _least_by_stages(
+            self._bound,
+            self._kept(most_sums(self._virtual, replicas) + 1, int(self.rows.num_micro[index])),
+            speed=float(self.rows.speed[index]),
+            latency_s=2 * (replicas - 1) * latency_s,
+            byte_s=byte_s * reduction_volume(self._virtual, replicas),
+            most_stages=int(self.rows.stages[self.rows.replicas == replicas].max()),
         )
+        return least_s[stages - 1] + float(self._last_s[index])
 
     def _least_micro_s(self) -> Floats:
-        owned = -(-self._shape.batch.virtual_replicas // self._most)
-        fewest = (
-            owned.bit_length() + 1
-        )  # of any D: sums where a share is a whole part of the tree, and the final
-        busy = self._least_busy(fewest, int(self.rows.num_micro.min(initial=2**31)))
+        owned = -(-self._virtual // self._most)
+        # Of any D: sums where a share is a whole part of the tree, and the final ones.
+        busy = least_busy(self._kept(owned.bit_length() + 1, int(self.rows.num_micro.min(initial=2**31))))
         most = int(self.rows.stages.max(initial=0))
         return np.array([np.inf, *(busy.micro_s(n) for n in range(1, most + 1))])
 
-    def _least_busy(self, gradient_copies: int, num_micro: int) -> LeastBusy:
-        return LeastBusy(
-            self._grid,
+    def _kept(self, gradient_copies: int, num_micro: int) -> LeastKept:
+        return LeastKept(
+            grid=self._grid,
             memory_bytes=self._memory_bytes,
-            replicas=self._most,
+            replicas=self._most if self._grid.work.is_optimizer_sharded else 1,
             gradient_copies=gradient_copies,
             num_micro=num_micro,
         )
+
+
+@lru_cache(maxsize=4096)
+def _least_by_stages(
+    bound: LayoutBound,
+    kept: LeastKept,
+    *,
+    speed: float,
+    latency_s: float,
+    byte_s: float,
+    most_stages: int,
+) -> tuple[float, ...]:
+    """Return for 1 to `most_stages` stages the least that the worst of them puts on the step."""
+    busy, work, params = least_busy(kept), kept.grid.work, kept.grid.param_bytes
+    reduction_s = np.where(params > 0, latency_s + byte_s * params, 0.0)
+    way_s = bound.way_s[:, None] / speed + bound.first_s(latency_s, byte_s)
+    ends_s = np.maximum(way_s, work.forward_s[:, None] / speed + reduction_s)
+    table = CutTable(lambda left: ends_s + busy.share_s(left) / speed)
+    return tuple(float(table.worst(stages)[0]) for stages in range(1, most_stages + 1))
 
 
 def candidates(
@@ -250,7 +252,7 @@ def _columns(spec: JobSpec, shape: Shape, found: Sequence[SlotPool], unit_slots:
     stages, replicas = _grid(spec, shape, found)
     counts = np.unique(replicas)
     num_micro = np.zeros(int(replicas.max(initial=0)) + 1, dtype=np.int64)
-    num_micro[counts] = [most_whole(shape.batch, int(count)) for count in counts]
+    num_micro[counts] = [_costs(shape.batch, count)[0][1] for count in counts.tolist()]
     if not shape.work.is_optimizer_sharded:
         is_useful = np.isin(replicas, _useful_replicas(shape.batch, counts.tolist()))
         stages, replicas = stages[is_useful], replicas[is_useful]
@@ -272,14 +274,20 @@ def _useful_replicas(batch: BatchShape, counts: Sequence[int]) -> list[int]:
     useful: list[int] = []
     seen: list[tuple[tuple[int, int], float, int]] = []
     for count in counts:
-        micro = most_micro_batches(batch, count), most_whole(batch, count)
-        sent = reduction_volume(batch.virtual_replicas, count)
-        sums = residency(batch, replicas=count, held=1).gradient_copies
+        micro, sent, sums = _costs(batch, count)
         if any(n == micro and at_most <= sent and fewest <= sums for n, at_most, fewest in seen):
             continue
         seen = [one for one in seen if one[0] == micro] + [(micro, sent, sums)]
         useful.append(count)
     return useful
+
+
+@lru_cache(maxsize=2**14)
+def _costs(batch: BatchShape, replicas: int) -> tuple[tuple[int, int], float, int]:
+    """Return the largest shares, what is sent and the sums that are kept."""
+    micro = most_micro_batches(batch, replicas), most_whole(batch, replicas)
+    virtual = batch.virtual_replicas
+    return micro, reduction_volume(virtual, replicas), most_sums(virtual, replicas)
 
 
 def _grid(spec: JobSpec, shape: Shape, found: Sequence[SlotPool]) -> tuple[Ints, Ints]:

@@ -9,7 +9,9 @@ from varuna_manager.planner.cuts import intervals
 from varuna_manager.planner.memory import MARGIN, Residency, peak_bytes
 from varuna_manager.planner.workload import Floats, Workload, at_speed
 
-FITS_MAX = 2048  # matrices of booleans that a grid keeps
+Block = tuple[slice, slice]
+WHOLE = (slice(None), slice(None))
+FITS_MAX = 512  # matrices of booleans that a grid keeps
 
 
 @lru_cache(maxsize=32)
@@ -38,13 +40,13 @@ class StageGrid:
         peaks = peak_bytes(self.work, self.first, self.last, kept, recompute=recompute)
         return self.is_stage & (peaks <= memory_bytes / MARGIN)
 
-    def micro_s(self, kept: Residency, memory_bytes: int, *, is_last: bool) -> Floats:
+    def micro_s(self, kept: Residency, memory_bytes: int, *, is_last: bool, block: Block = WHOLE) -> Floats:
         """Return the work per micro-batch, recompute where needed; infinity where a stage does not fit."""
-        fits = self.fits(kept, memory_bytes, recompute=False)
-        if is_last or bool(fits.sum() == self.is_stage.sum()):
-            return np.where(fits, self.compute_s, np.inf)
-        replayed = self.fits(kept, memory_bytes, recompute=True)
-        return np.where(fits, self.compute_s, np.where(replayed, self.compute_s + self.recompute_s, np.inf))
+        fits, compute_s = self.fits(kept, memory_bytes, recompute=False)[block], self.compute_s[block]
+        if is_last or bool((fits == self.is_stage[block]).all()):
+            return np.where(fits, compute_s, np.inf)
+        replayed = self.fits(kept, memory_bytes, recompute=True)[block]
+        return np.where(fits, compute_s, np.where(replayed, compute_s + self.recompute_s[block], np.inf))
 
     def _between(self, prefix: Floats) -> Floats:
         return np.asarray(prefix[self.last] - prefix[self.first])

@@ -4,6 +4,7 @@ Coarse and cheap: they give the order in which the search looks at layouts, and 
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,12 @@ class Columns:
     def __len__(self) -> int:
         """Number of layouts."""
         return len(self.stages)
+
+
+@lru_cache(maxsize=64)
+def layout_bound(work: Workload, virtual_replicas: int, *, unit_slots: int, is_split: bool) -> "LayoutBound":
+    """Return the bounds of a batch shape, the same object for equal questions."""
+    return LayoutBound(work, virtual_replicas, unit_slots=unit_slots, is_split=is_split)
 
 
 class LayoutBound:

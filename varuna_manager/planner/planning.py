@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from varuna_manager.planner.candidates import Shape, shapes
 from varuna_manager.planner.explain import explanation
@@ -14,7 +15,11 @@ from varuna_manager.planner.search import Scored, fits, search
 from varuna_runtime.spec.job import Exactness, Objective
 from varuna_runtime.spec.layout import Plan
 from varuna_runtime.spec.programs import stage_program
+from varuna_runtime.spec.schedule import Program
 from varuna_runtime.spec.schedule_check import validate
+
+CHECKED_OPS = 400
+"""Forwards of all stages up to which a plan's programs are proven: longer ones go on as they began."""
 
 
 def plan(request: PlanRequest) -> PlanOutcome:
@@ -42,13 +47,19 @@ def _searched(request: PlanRequest, usable: Sequence[PlannableNode], every: Sequ
     if searched.best is None:
         return PlanOutcome(outcome=refused_memory(request, every, usable, found), explanation=None)
     chosen = _plan(searched.best, choices)
-    for num_micro in set(shares(chosen.batch, chosen.layout.replicas)):
-        validate([stage_program(chosen, stage, num_micro) for stage in range(chosen.layout.stages)])
+    most = max(CHECKED_OPS // chosen.layout.stages, 1)
+    for num_micro in {min(share, most) for share in shares(chosen.batch, chosen.layout.replicas)}:
+        _check(tuple(stage_program(chosen, stage, num_micro) for stage in range(chosen.layout.stages)))
     return PlanOutcome(
         outcome=chosen,
         explanation=explanation(request, chosen, choices, searched),
         running_step_s=running_step_s(request, choices),
     )
+
+
+@lru_cache(maxsize=64)
+def _check(programs: tuple[Program, ...]) -> None:
+    validate(programs)
 
 
 def _usable(request: PlanRequest) -> tuple[PlannableNode, ...]:

@@ -92,13 +92,12 @@ def search(request: PlanRequest, choices: Sequence[Shape], found: Sequence[SlotP
 
 def fits(request: PlanRequest, shape: Shape, found: Sequence[SlotPool]) -> bool:
     """Return whether any layout of the shape fits on the pools."""
-    most = max((pool.memory_bytes for pool in found), default=0)
     likely = modest_layouts(request.spec, shape, found)
-    if any(cutter.least_memory_bytes() <= most for cutter, _ in _roomiest(request, shape, likely, found)):
+    if any(cutter.fits() for cutter, _ in _roomiest(request, shape, likely, found)):
         return True
     rows = Layouts(request, [shape], found)
     others = (rows.layout(row) for row in range(len(rows)) if not isinf(rows.sharper_s(row)))
-    return any(cutter.least_memory_bytes() <= most for cutter, _ in _roomiest(request, shape, others, found))
+    return any(cutter.fits() for cutter, _ in _roomiest(request, shape, others, found))
 
 
 def least_memory_bytes(
@@ -222,22 +221,31 @@ class _Evaluator:
         stages = cutter.stages()
         assert stages is not None
         scored = self._simulated(candidate, stages)
+        wide = cutter.widened(stages) if self._is_open(scored) else None
+        if wide is not None:
+            scored = min(scored, self._simulated(candidate, wide), key=lambda one: one.step_s)
         if candidate.layout.stages * candidate.num_micro > MOVED_MAX:
             return scored
-        while cutter.bound_s * (1 + MOVED_GAP) < scored.step_s:
-            better = self._moved(scored)
+        is_wide = scored.stages == wide
+        while self._is_open(scored):
+            better = self._moved(scored, is_wide=is_wide)
             if better is None:
                 break
             scored = better
         return scored
 
-    def _moved(self, scored: Scored) -> Scored | None:
+    def _is_open(self, scored: Scored) -> bool:
+        return self.cutter(scored.candidate).bound_s * (1 + MOVED_GAP) < scored.step_s
+
+    def _moved(self, scored: Scored, *, is_wide: bool) -> Scored | None:
         """Return the first that is faster with one cut moved by one segment."""
         assert scored.stages is not None
-        cuts = [stage.last for stage in scored.stages]
+        cutter, cuts = self.cutter(scored.candidate), [stage.last for stage in scored.stages]
         for at, by in product(range(len(cuts) - 1), (-1, 1)):
             moved = [*cuts[:at], cuts[at] + by, *cuts[at + 1 :]]
-            stages = self.cutter(scored.candidate).stages_at(moved)
+            stages = cutter.stages_at(moved)
+            if stages is not None and is_wide:
+                stages = cutter.widened(stages)
             if stages is None or pipeline_bound_s(self._timed(scored.candidate, stages)) > scored.step_s:
                 continue
             found = self._simulated(scored.candidate, stages)

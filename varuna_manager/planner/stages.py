@@ -3,14 +3,14 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate, pairwise
 
 import numpy as np
 
 from varuna_manager.planner.bounds import passes
 from varuna_manager.planner.cuts import CutTable
-from varuna_manager.planner.grid import StageGrid
+from varuna_manager.planner.grid import Block, StageGrid
 from varuna_manager.planner.layout_bounds import least_optimizer_s
 from varuna_manager.planner.memory import MARGIN, Residency, kept, peak_bytes
 from varuna_manager.planner.pipeline import agreement_s, reduction_volume, sums_over
@@ -37,6 +37,11 @@ def links(work: Workload, pool: SlotPool, layout: Layout) -> Links:
         boundaries=tuple(far if splits else near for splits in pool.split_stages(layout)),
         sums=sums_over(work, pool, layout),
     )
+
+
+WIDE_STEP = 2.5
+"""How many more micro-batches than the next a stage may hold under eager 1F1B, 2 by nature: this many hide
+what uneven stages and messages cost in nearly all simulations, more in no other."""
 
 
 class StageCutter:
@@ -72,19 +77,25 @@ class StageCutter:
             accumulate(delays, initial=0.0)
         )  # least time of all messages on the way to a stage
         self._stages: dict[tuple[int, int, int], Stage | None] = {}
-        self._table = CutTable(self._work.num_segments, self._cost)
-        self._least = CutTable(self._work.num_segments, self._least_peak)
+        self._busy: dict[int, Floats] = {}
 
-    @property
+    @cached_property
     def bound_s(self) -> float:
         """Lower bound of the step over all cuts; infinity when none fits."""
-        return self._table.worst(self._layout.stages) + agreement_s(self._layout, self._between.sums.link)
+        return float(self._by_first_s.min()) + agreement_s(self._layout, self._between.sums.link)
 
     def stages(self) -> tuple[Stage, ...] | None:
         """Return the stages with the least bound, or None when none fit."""
-        if not np.isfinite(self.bound_s):
+        least_s = self._by_first_s.min()
+        if not np.isfinite(least_s):
             return None
-        return self.stages_at([last for _, last in self._table.cuts(self._layout.stages)])
+        others = self._layout.stages - 1
+        if others == 0:
+            return self.stages_at([self._work.num_segments])
+        tied = np.flatnonzero(self._by_first_s <= least_s)
+        after = CutTable(partial(self._cost, first_reduction_s=float(self._first_reduction_s[tied[0]])))
+        at = int(tied[np.argmin(self._first_s[tied] ** 2 + after.squares(others)[tied])])
+        return self.stages_at([s + 1 + end for s, end in enumerate((at, *after.cuts(others, at)))])
 
     def stages_at(self, cuts: Sequence[int]) -> tuple[Stage, ...] | None:
         """Return the stages that end before the segments `cuts`; None where one is empty or does not fit."""
@@ -99,9 +110,32 @@ class StageCutter:
             found.append(stage)
         return tuple(found)
 
+    def widened(self, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
+        """Return eager 1F1B's stages with more in flight, or None where there is no room or nothing to win.
+
+        The numbers fall evenly from stage to stage, as neighbours with the same number take turns.
+        """
+        if self._schedule is not ScheduleKind.EAGER:
+            return None
+        step = WIDE_STEP
+        for after, stage in zip(range(len(stages) - 1, 0, -1), stages, strict=False):
+            most = self._most_in_flight(stage, after + 1)
+            if most < self._largest_in_flight(after + 1):
+                step = min(step, (most - 1) / after)
+        caps = [_wide_in_flight(left, self._num_micro, step) for left in range(len(stages), 0, -1)]
+        if caps == [self._least_in_flight(left) for left in range(len(stages), 0, -1)]:
+            return None
+        return tuple(replace(stage, in_flight=cap) for stage, cap in zip(stages, caps, strict=True))
+
+    def fits(self) -> bool:
+        """Return whether any stages fit; most often equal ones do, which is soon seen."""
+        num_stages, num_segments = self._layout.stages, self._work.num_segments
+        equal = [(s + 1) * num_segments // num_stages for s in range(num_stages)]
+        return self.stages_at(equal) is not None or self.least_memory_bytes() <= self._memory_bytes
+
     def least_memory_bytes(self) -> float:
         """Return the slot memory at which the layout would begin to fit."""
-        return self._least.worst(self._layout.stages) * MARGIN
+        return float(CutTable(self._least_peak).worst(self._layout.stages)[0]) * MARGIN
 
     def _stage(self, first: int, last: int, stages_left: int) -> Stage | None:
         """Return one stage, or None where it is empty or does not fit."""
@@ -113,23 +147,24 @@ class StageCutter:
             is_possible = stages_left > 1 and fits(kept, self._memory_bytes, recompute=True)[first, last]
             if not is_possible:
                 return None
-        in_flight = self._most_in_flight(first, last, stages_left, recompute=recompute)
-        return Stage(first=first, last=last, recompute=recompute, in_flight=in_flight)
-
-    def _most_in_flight(self, first: int, last: int, stages_left: int, *, recompute: bool) -> int:
-        """Return the cap that memory asks for; 0 where the program's own number fits."""
+        stage = Stage(first=first, last=last, recompute=recompute)
         natural = most_in_flight(self._schedule, stages_left=stages_left, num_micro=self._num_micro)
-        least = self._least_in_flight(stages_left)
-        if least == natural:
-            return 0
+        if natural == self._least_in_flight(stages_left):
+            return stage
+        most = self._most_in_flight(stage, stages_left)
+        return stage if most == natural else replace(stage, in_flight=most)
+
+    def _most_in_flight(self, stage: Stage, stages_left: int) -> int:
+        """Return the largest number worth having that memory has room for."""
+        least, largest = self._least_in_flight(stages_left), self._largest_in_flight(stages_left)
 
         def peak(in_flight: int) -> float:
             kept = self._kept(stages_left, in_flight)
-            return float(peak_bytes(self._work, first, last, kept, recompute=recompute))
+            return float(peak_bytes(self._work, stage.first, stage.last, kept, recompute=stage.recompute))
 
-        if peak(natural) <= self._room:
-            return 0
-        return least - 1 + bisect_right(range(least, natural), self._room, key=peak)
+        if least == largest or peak(largest) <= self._room:
+            return largest
+        return least - 1 + bisect_right(range(least, largest), self._room, key=peak)
 
     def _least_in_flight(self, stages_left: int) -> int:
         """Return the least cap worth having: for a rule that takes any number, that of eager 1F1B."""
@@ -138,43 +173,85 @@ class StageCutter:
             schedule = ScheduleKind.EAGER
         return most_in_flight(schedule, stages_left=stages_left, num_micro=self._num_micro)
 
-    def _cost(self, stages_left: int) -> Floats:
-        grid, num_micro = self._grid, self._whole_micro
+    def _largest_in_flight(self, stages_left: int) -> int:
+        """Return the largest number worth having: eager 1F1B has the least, or a quarter more at each stage.
+
+        That many hide uneven stages nearly always; a number that is the same at neighbours hides nothing.
+        """
+        if self._schedule is ScheduleKind.EAGER:
+            return _wide_in_flight(stages_left, self._num_micro, WIDE_STEP)
+        return most_in_flight(self._schedule, stages_left=stages_left, num_micro=self._num_micro)
+
+    @cached_property
+    def _by_first_s(self) -> Floats:
+        """Return by the end of the first stage the least that the worst stage puts on the step."""
+        if self._layout.stages == 1:
+            return self._first_s[-1:]
+        others = self._layout.stages - 1
+        after = CutTable(partial(self._cost, first_reduction_s=float(self._first_reduction_s[0])))
+        worst = np.maximum(self._first_s, after.worst(others))
+        if self._schedule is ScheduleKind.ZERO_BUBBLE:
+            return worst
+        return np.maximum(worst, CutTable(self._way_back_s).worst(others) + self._first_reduction_s)
+
+    @cached_property
+    def _first_s(self) -> Floats:
+        """Return by its end what the first stage puts on the step."""
+        return np.asarray(self._busy_s(self._layout.stages)[0] + self._first_reduction_s)
+
+    @cached_property
+    def _first_reduction_s(self) -> Floats:
+        return np.asarray(self._reduction_s[self._block(0)][0])
+
+    def _cost(self, stages_left: int, *, first_reduction_s: float) -> Floats:
+        """Return what stages put on the step: their reduction, or the way back and that of the first one."""
+        block, busy = self._block(self._layout.stages - stages_left), self._busy_s(stages_left)
+        reduced = np.asarray(busy + self._reduction_s[block])
+        if self._schedule is ScheduleKind.ZERO_BUBBLE:
+            return reduced
+        return np.maximum(reduced, self._way_back_s(stages_left) + first_reduction_s)
+
+    def _way_back_s(self, stages_left: int) -> Floats:
+        """Return when the last gradient of stages is back at the first one, and its backward done."""
         index = self._layout.stages - stages_left
-        lead_s = self._lead_s[index]
-        micro = self._micro_s(stages_left)
+        back = self._work.backward_s[self._block(index)[0], None] + self._lead_s[index]
+        return np.asarray(self._busy_s(stages_left) + back)
+
+    def _block(self, index: int) -> Block:
+        """Return which (first, last) a stage may have: each of the others has a segment at least."""
+        room = self._work.num_segments - self._layout.stages + 1
+        return slice(index, index + room), slice(index + 1, index + 1 + room)
+
+    def _busy_s(self, stages_left: int) -> Floats:
+        """Return the way to stages and all their work, with the optimizer's."""
+        if stages_left not in self._busy:
+            self._busy[stages_left] = self._worked_s(stages_left)
+        return self._busy[stages_left]
+
+    def _worked_s(self, stages_left: int) -> Floats:
+        index, num_micro = self._layout.stages - stages_left, self._whole_micro
+        block, lead_s = self._block(index), self._lead_s[index]
+        kept, is_last = self._kept(stages_left), stages_left == 1
+        micro = self._grid.micro_s(kept, self._memory_bytes, is_last=is_last, block=block)
         busy = lead_s + num_micro * micro
         if index > 0:
             link, before_s = self._between.boundaries[index - 1], self._lead_s[index - 1]
-            serial = transfer_s(link, 1.0) * self._work.boundary_bytes[:-1]
-            messages = np.append(num_micro * serial, 0.0)[:, None] + (before_s + link.latency_s)
-            busy = np.maximum(busy, messages + grid.forward_s)
+            serial = transfer_s(link, 1.0) * self._work.boundary_bytes[block[0]]
+            messages = (num_micro * serial)[:, None] + (before_s + link.latency_s)
+            busy = np.maximum(busy, messages + self._grid.forward_s[block])
         if self._schedule is not ScheduleKind.ZERO_BUBBLE:
             busy = np.maximum(busy, lead_s + self._in_turn_s(stages_left, micro))
-        return busy + self._ends_s(index) + self._optimizer_s
-
-    def _micro_s(self, stages_left: int) -> Floats:
-        """Return the work per micro-batch, with recompute where needed; infinity where it does not fit."""
-        kept = self._kept(stages_left)
-        return self._grid.micro_s(kept, self._memory_bytes, is_last=stages_left == 1)
+        return np.asarray(busy + self._work.forward_s[block[0], None] + self._optimizer_s[block])
 
     def _in_turn_s(self, stages_left: int, micro: Floats) -> Floats:
         """Micro-batches that wait for each other, there and back, then the backwards of the others."""
-        work = self._work
-        natural = most_in_flight(self._schedule, stages_left=stages_left, num_micro=self._num_micro)
-        in_turn, others = passes(self._whole_micro, natural)
-        hops_s = 2 * (self._lead_s[-1] - self._lead_s[self._layout.stages - stages_left])
-        beyond = (work.compute_s[-1] - work.compute_s)[:, None]
-        backward = others * (micro - self._grid.forward_s) if others else 0.0
+        compute, index = self._work.compute_s, self._layout.stages - stages_left
+        in_turn, others = passes(self._whole_micro, self._largest_in_flight(stages_left))
+        hops_s = 2 * (self._lead_s[-1] - self._lead_s[index])
+        block = self._block(index)
+        beyond = (compute[-1] - compute[block[0]])[:, None]
+        backward = others * (micro - self._grid.forward_s[block]) if others else 0.0
         return np.asarray(in_turn * (beyond + hops_s) + backward)
-
-    def _ends_s(self, index: int) -> Floats:
-        """Return what is before a stage, and after it: its reduction, or the way back and the first one's."""
-        work, tail = self._work, self._reduction_s
-        if index > 0 and self._schedule is not ScheduleKind.ZERO_BUBBLE:
-            back = work.backward_s[:, None] + (self._lead_s[index] + self._reduction_s[0, 1])
-            tail = np.maximum(tail, back)
-        return np.asarray(work.forward_s[:, None] + tail)
 
     @cached_property
     def _reduction_s(self) -> Floats:
@@ -190,10 +267,12 @@ class StageCutter:
 
     def _least_peak(self, stages_left: int) -> Floats:
         kept, grid = self._kept(stages_left), self._grid
-        peak = peak_bytes(self._work, grid.first, grid.last, kept, recompute=False)
+        rows, columns = self._block(self._layout.stages - stages_left)
+        first, last = grid.first[rows], grid.last[:, columns]
+        peak = peak_bytes(self._work, first, last, kept, recompute=False)
         if stages_left > 1:
-            peak = np.minimum(peak, peak_bytes(self._work, grid.first, grid.last, kept, recompute=True))
-        return np.where(grid.is_stage, peak, np.inf)
+            peak = np.minimum(peak, peak_bytes(self._work, first, last, kept, recompute=True))
+        return np.where(first < last, peak, np.inf)
 
     def _kept(self, stages_left: int, in_flight: int = 0) -> Residency:
         return kept(
@@ -206,48 +285,62 @@ class StageCutter:
         )
 
 
+def _wide_in_flight(stages_left: int, num_micro: int, step: float) -> int:
+    return min(1 + int(step * (stages_left - 1)), num_micro)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastKept:
+    """What stages keep at least, with up to `replicas` replicas of `num_micro` micro-batches or more."""
+
+    grid: StageGrid
+    memory_bytes: int  # of a slot
+    replicas: int
+    gradient_copies: int
+    num_micro: int
+
+
+@lru_cache(maxsize=16)
+def least_busy(kept: LeastKept) -> "LeastBusy":
+    """Return the same object for equal questions, as long as few others come between."""
+    return LeastBusy(kept)
+
+
 class LeastBusy:
     """The least that stages put on a step beside the way to them and back, whatever the schedule.
 
-    It holds for up to `replicas` replicas and `num_micro` micro-batches or more in each: the memory taken
-    for it is less than any of them keeps.
+    The memory taken for it is less than any of them keeps.
     """
 
-    def __init__(
-        self, grid: StageGrid, *, memory_bytes: int, replicas: int, gradient_copies: int, num_micro: int
-    ) -> None:
-        self._grid, self._memory_bytes, self._num_micro = grid, memory_bytes, num_micro
-        self._kept = Residency(gradient_copies=gradient_copies, held=1, replicas=replicas)
-        self._table = CutTable(grid.work.num_segments, self._micro_s)
-        self._shares: dict[tuple[int, bool], Floats] = {}
-        self._works: dict[tuple[int, bool], Floats] = {}
+    def __init__(self, kept: LeastKept) -> None:
+        self._grid, self._memory_bytes, self._num_micro = kept.grid, kept.memory_bytes, kept.num_micro
+        self._kept = Residency(gradient_copies=kept.gradient_copies, held=1, replicas=kept.replicas)
+        self._table = CutTable(self._work_s)
+        self._share_of = lru_cache(self._share_at)
+        self._work_of = lru_cache(self._work_at)
 
     def micro_s(self, num_stages: int) -> float:
         """Return the work per micro-batch of the busiest of as many stages, at best."""
-        return self._table.worst(num_stages)
+        return float(self._table.worst(num_stages)[0])
 
     def share_s(self, stages_left: int) -> Floats:
         """Return the work of stages which with those after them make `stages_left`.
 
         Or, where that is more, one micro-batch through all of these, then the backwards of the others.
         """
-        place = self._held(stages_left), stages_left == 1
-        if place not in self._shares:
-            self._shares[place] = self._share_s(stages_left)
-        return self._shares[place]
+        return self._share_of(self._held(stages_left), stages_left == 1)
 
-    def _share_s(self, stages_left: int) -> Floats:
+    def _share_at(self, held: int, is_last: bool) -> Floats:
         compute, num_micro = self._grid.work.compute_s, self._num_micro
-        micro = self._micro_s(stages_left)
+        micro = self._work_of(held, is_last)
         others = (num_micro - 1) * (micro - self._grid.forward_s) if num_micro > 1 else 0.0
         return np.asarray(np.maximum(num_micro * micro, compute[-1] - compute[:, None] + others))
 
-    def _micro_s(self, stages_left: int) -> Floats:
-        place = self._held(stages_left), stages_left == 1
-        if place not in self._works:
-            kept = replace(self._kept, held=place[0])
-            self._works[place] = self._grid.micro_s(kept, self._memory_bytes, is_last=place[1])
-        return self._works[place]
+    def _work_s(self, stages_left: int) -> Floats:
+        return self._work_of(self._held(stages_left), stages_left == 1)
+
+    def _work_at(self, held: int, is_last: bool) -> Floats:
+        return self._grid.micro_s(replace(self._kept, held=held), self._memory_bytes, is_last=is_last)
 
     def _held(self, stages_left: int) -> int:
         """Return a power of two that is no more than they hold: there are few of these."""

@@ -53,7 +53,7 @@ class Stage:
     first: int
     last: int
     recompute: bool  # drop activations after forward and replay it before backward
-    in_flight: int = 0  # most micro-batches between forward and backward; 0: the program's own number
+    in_flight: int = 0  # most micro-batches between F and B; 0: the program's own number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,14 @@ def most_in_flight(kind: ScheduleKind, *, stages_left: int, num_micro: int) -> i
 
 
 def in_flight_cap(kind: ScheduleKind, *, stages_left: int, num_micro: int, in_flight: int) -> int:
-    """Return the most micro-batches a stage holds; `in_flight` 0 means what the kind has by nature."""
+    """Return the most micro-batches a stage holds; `in_flight` 0 means what the kind has by nature.
+
+    Eager 1F1B may be given more, as long as no stage is given more than the one before.
+    """
     natural = most_in_flight(kind, stages_left=stages_left, num_micro=num_micro)
-    return min(in_flight, natural) if in_flight else natural
+    if in_flight == 0:
+        return natural
+    return min(in_flight, num_micro if kind is ScheduleKind.EAGER else natural)
 
 
 def most_pending(kind: ScheduleKind, *, num_stages: int, num_micro: int) -> int:

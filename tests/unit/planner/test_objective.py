@@ -152,7 +152,7 @@ def test_a_node_that_adds_less_than_its_losses_take_is_left_as_a_spare() -> None
     assert rough.predicted_step_s > calm.predicted_step_s
     assert rough_why.value < calm_why.value
     assert rough_why.outlook is not None
-    assert any("losses counted" in rival.reason for rival in rough_why.rivals)
+    assert any("cannot be better" in rival.reason for rival in rough_why.rivals)
     assert "losses counted" in rough_why.spare_reason
 
 

@@ -122,10 +122,16 @@ def test_a_weight_pass_is_done_when_idle_or_when_too_many_are_owed() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_cap_holds_and_never_raises_what_a_program_has_by_nature(kind: ScheduleKind) -> None:
+def test_a_cap_holds_and_raises_what_a_program_has_by_nature_of_eager_1f1b_alone(kind: ScheduleKind) -> None:
     natural = most_in_flight(kind, stages_left=4, num_micro=9)
     assert programs(kind, 4, 9, in_flight=2)[0].in_flight == 2
-    assert programs(kind, 4, 9, in_flight=99)[0].in_flight == natural
+    assert programs(kind, 4, 9, in_flight=99)[0].in_flight == (9 if kind is ScheduleKind.EAGER else natural)
+
+
+def test_eager_1f1b_runs_with_more_in_flight_as_long_as_no_stage_has_more_than_the_one_before() -> None:
+    validate(capped(ScheduleKind.EAGER, [5, 4, 4, 2]))
+    with pytest.raises(InvalidInput, match="dead-locks"):
+        validate(capped(ScheduleKind.EAGER, [3, 4, 4, 2]))
 
 
 def capped(kind: ScheduleKind, caps: Sequence[int]) -> list[Program]:
