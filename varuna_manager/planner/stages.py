@@ -3,12 +3,12 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache, partial, reduce
 from itertools import accumulate, pairwise
 
 import numpy as np
 
-from varuna_manager.planner.bounds import passes
+from varuna_manager.planner.bounds import capped_s
 from varuna_manager.planner.cuts import CutTable
 from varuna_manager.planner.grid import Block, StageGrid
 from varuna_manager.planner.layout_bounds import least_optimizer_s
@@ -141,12 +141,13 @@ class StageCutter:
         """Return one stage, or None where it is empty or does not fit."""
         if first >= last:
             return None
-        kept, fits = self._kept(stages_left), self._grid.fits
-        recompute = not fits(kept, self._memory_bytes, recompute=False)[first, last]
-        if recompute:
-            is_possible = stages_left > 1 and fits(kept, self._memory_bytes, recompute=True)[first, last]
-            if not is_possible:
-                return None
+        fits = [
+            self._most_held(stages_left, recompute=recompute)[first, last] >= self._kept(stages_left).held
+            for recompute in (False, True)
+        ]
+        if not (fits[0] or (fits[1] and stages_left > 1)):
+            return None
+        recompute = not fits[0]
         stage = Stage(first=first, last=last, recompute=recompute)
         natural = most_in_flight(self._schedule, stages_left=stages_left, num_micro=self._num_micro)
         if natural == self._least_in_flight(stages_left):
@@ -165,6 +166,19 @@ class StageCutter:
         if least == largest or peak(largest) <= self._room:
             return largest
         return least - 1 + bisect_right(range(least, largest), self._room, key=peak)
+
+    def _in_flight(self, stages_left: int) -> Floats:
+        """Return the most micro-batches that stages may have in flight, where they fit."""
+        largest, kept = self._largest_in_flight(stages_left), self._kept(stages_left)
+        block = self._block(self._layout.stages - stages_left)
+        if stages_left == 1 or largest == self._least_in_flight(stages_left):
+            return np.full((1, 1), float(largest))
+        plain = self._most_held(stages_left, recompute=False)[block]
+        replayed = self._most_held(stages_left, recompute=True)[block]
+        return np.clip(np.floor(np.where(plain >= kept.held, plain, replayed)), 1, largest)
+
+    def _most_held(self, stages_left: int, *, recompute: bool) -> Floats:
+        return self._grid.most_held(self._kept(stages_left), self._memory_bytes, recompute=recompute)
 
     def _least_in_flight(self, stages_left: int) -> int:
         """Return the least cap worth having: for a rule that takes any number, that of eager 1F1B."""
@@ -240,18 +254,18 @@ class StageCutter:
             messages = (num_micro * serial)[:, None] + (before_s + link.latency_s)
             busy = np.maximum(busy, messages + self._grid.forward_s[block])
         if self._schedule is not ScheduleKind.ZERO_BUBBLE:
-            busy = np.maximum(busy, lead_s + self._in_turn_s(stages_left, micro))
+            busy = np.maximum(busy, lead_s + self._capped_s(stages_left, micro))
         return np.asarray(busy + self._work.forward_s[block[0], None] + self._optimizer_s[block])
 
-    def _in_turn_s(self, stages_left: int, micro: Floats) -> Floats:
-        """Micro-batches that wait for each other, there and back, then the backwards of the others."""
+    def _capped_s(self, stages_left: int, micro: Floats) -> Floats:
+        """Return what bounds on the micro-batches in flight say; nothing where stages do not fit."""
         compute, index = self._work.compute_s, self._layout.stages - stages_left
-        in_turn, others = passes(self._whole_micro, self._largest_in_flight(stages_left))
-        hops_s = 2 * (self._lead_s[-1] - self._lead_s[index])
-        block = self._block(index)
-        beyond = (compute[-1] - compute[block[0]])[:, None]
-        backward = others * (micro - self._grid.forward_s[block]) if others else 0.0
-        return np.asarray(in_turn * (beyond + hops_s) + backward)
+        block, hops_s = self._block(index), 2 * (self._lead_s[-1] - self._lead_s[index])
+        through = np.asarray((compute[-1] - compute[block[0]])[:, None] + hops_s)
+        micro = np.where(np.isinf(micro), 0.0, micro)
+        most = self._in_flight(stages_left)
+        terms = capped_s(through, self._grid.forward_s[block], micro, self._whole_micro, most)
+        return reduce(np.maximum, terms)
 
     @cached_property
     def _reduction_s(self) -> Floats:
