@@ -59,7 +59,10 @@ def _refuse_overlap(refs: Mapping[str, TensorRef]) -> None:
         names.sort(key=lambda name: refs[name].extent.start)
         for one, other in pairwise(names):
             if refs[other].extent.start < refs[one].extent.stop:
-                raise ModelRefused(
-                    f"{one!r} and {other!r} share memory but are different tensors; "
-                    "tie them by assigning the same Parameter, or copy one of them"
-                )
+                remedy = "tie them by assigning the same Parameter, or copy one of them"
+                if one.endswith("_orig"):
+                    remedy = (
+                        "torch.nn.utils.spectral_norm makes such pairs, and goes on with its power "
+                        "iteration in every forward: use weight_norm of torch.nn.utils.parametrizations"
+                    )
+                raise ModelRefused(f"{one!r} and {other!r} share memory but are different tensors; {remedy}")

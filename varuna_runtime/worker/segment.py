@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _SpectralNorm
 
 from varuna_runtime.spec.errors import ModelRefused
 from varuna_runtime.spec.job import Precision
@@ -37,6 +38,11 @@ _EXPLAINED = {
         "micro-batch of a step has more"
     ),
 }
+
+_OF_SPECTRAL_NORM = (
+    ". spectral_norm goes on with its power iteration in every forward: use weight_norm, "
+    "or exactness: statistical"
+)
 
 _COMPUTE = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
@@ -203,9 +209,12 @@ class SegmentRunner:
         if not (changed := watch.changes(before, inputs)):
             return
         names = ", ".join(self.names.get(name, name) for name in changed)
+        has_spectral_norm = any(isinstance(m, _SpectralNorm) for m in self.module.modules())
+        hint = _OF_SPECTRAL_NORM if has_spectral_norm else ""
         raise ModelRefused(
             f"forward of segment {self.index} ({type(self.module).__name__}) changes {names}; "
-            "under exactness: bitwise only running statistics of normalisation layers may change in forward"
+            "under exactness: bitwise only running statistics of normalisation layers may change in "
+            f"forward{hint}"
         )
 
 

@@ -149,3 +149,25 @@ def test_a_counter_in_forward_is_refused_in_the_first_step(layout: str) -> None:
 def test_statistical_exactness_lets_a_forward_count() -> None:
     training = toys.mlp_training(model=lambda: model_with(CHANGES["a counter"][1]))
     Fleet(training, "2x1", exactness=Exactness.STATISTICAL).train(1)
+
+
+def parametrized() -> nn.Module:
+    return nn.utils.parametrizations.spectral_norm(nn.Linear(toys.WIDTH, 3))
+
+
+def hooked() -> nn.Module:
+    return nn.utils.spectral_norm(nn.Linear(toys.WIDTH, 3))
+
+
+@pytest.mark.parametrize("layer", [parametrized, hooked])
+def test_spectral_norm_is_refused_with_what_to_do_instead(layer: Callable[[], nn.Module]) -> None:
+    training = toys.mlp_training(model=lambda: nn.Sequential(nn.Linear(toys.WIDTH, toys.WIDTH), layer()))
+    with pytest.raises(ModelRefused, match="power iteration in every forward: use weight_norm"):
+        Fleet(training, "1x1").train(1)
+
+
+def test_weight_norm_which_is_named_instead_trains() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(toys.WIDTH, 3)))
+
+    Fleet(toys.mlp_training(model=model), "1x1").train(1)
