@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import accumulate
 
 import torch
@@ -11,7 +12,20 @@ from torch import Tensor
 from varuna_runtime.spec.reduction import Node, children, owned_nodes, share
 
 BLOCK = 1 << 18  # elements; a block never spans parameters (contract E5)
-BUCKET = 1 << 20  # elements that travel in one message: sums and both directions of a link then overlap
+BUCKET = 1 << 18  # elements that travel in one message: sums and both directions of a link then overlap
+STRIP = 16  # elements: shares of sums begin aligned as tensors do
+
+
+class Unit(Enum):
+    """What is dealt to replicas in whole.
+
+    A sum of tensors has the same bits wherever it is cut, so sums alone go in strips, which all replicas can
+    have alike many of. Norms and optimizers of an owner need blocks, or parameters (contract E5).
+    """
+
+    STRIP = "strip"
+    BLOCK = "block"
+    PARAMETER = "parameter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +66,16 @@ class Space:
             range(a, min(a + BLOCK, last)) for first, last in spans for a in range(first, last, BLOCK)
         )
 
-    def owner_ranges(self, replicas: int, *, in_blocks: bool = True) -> tuple[slice, ...]:
-        """Return the elements each replica owns: contiguous, about equal, whole blocks or parameters."""
-        edges = [0, *(block.stop for block in self.blocks())] if in_blocks else list(self.offsets)
-        cuts = [_nearest(edges, d * edges[-1] / replicas) for d in range(replicas)]
-        return tuple(slice(a, b) for a, b in zip(cuts, [*cuts[1:], edges[-1]], strict=True))
+    def owner_ranges(self, replicas: int, unit: Unit = Unit.STRIP) -> tuple[slice, ...]:
+        """Return the elements each replica owns: contiguous, about equal, whole units."""
+        total = self.offsets[-1]
+        wanted = [d * total / replicas for d in range(replicas)]
+        if unit is Unit.STRIP:
+            cuts = [min(round(place / STRIP) * STRIP, total) for place in wanted]
+        else:
+            edges = self.offsets if unit is Unit.PARAMETER else (0, *(block.stop for block in self.blocks()))
+            cuts = [_nearest(edges, place) for place in wanted]
+        return tuple(slice(a, b) for a, b in zip(cuts, [*cuts[1:], total], strict=True))
 
     def pieces(self, part: slice) -> tuple[Piece, ...]:
         """Return what `part` holds of each parameter, in order."""
@@ -68,13 +87,9 @@ class Space:
         return tuple(piece for piece in found if piece.start < piece.stop)
 
     def buckets(self, part: slice) -> tuple[slice, ...]:
-        """Return `part`, which ends with a block, as runs of whole blocks of about BUCKET elements."""
-        found, first = [], part.start
-        for block in self.blocks():
-            if first < block.stop <= part.stop and (block.stop - first >= BUCKET or block.stop == part.stop):
-                found.append(slice(first, block.stop))
-                first = block.stop
-        return tuple(found)
+        """Return `part` as runs of at most BUCKET elements, in order."""
+        starts = range(part.start, part.stop, BUCKET)
+        return tuple(slice(a, min(a + BUCKET, part.stop)) for a in starts)
 
 
 def _nearest(edges: Sequence[int], wanted: float) -> int:
@@ -106,9 +121,7 @@ def spaces_of(
     )
 
 
-def dealt_ranges(
-    spaces: Sequence[Space], replicas: int, *, in_blocks: bool = True
-) -> list[tuple[slice, ...]]:
+def dealt_ranges(spaces: Sequence[Space], replicas: int, unit: Unit = Unit.STRIP) -> list[tuple[slice, ...]]:
     """Return what each replica owns of every space, by replica, so that all own about as much in the end.
 
     A tied space is owned alike wherever it is used.
@@ -116,7 +129,7 @@ def dealt_ranges(
     loads = [0] * replicas
     dealt: list[tuple[slice, ...]] = []
     for space in spaces:
-        parts = space.owner_ranges(replicas, in_blocks=in_blocks)
+        parts = space.owner_ranges(replicas, unit)
         if not space.is_tied:
             by_size = iter(sorted(parts, key=lambda part: part.start - part.stop))
             found = {d: next(by_size) for d in sorted(range(replicas), key=lambda d: loads[d])}

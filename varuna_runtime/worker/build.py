@@ -10,7 +10,7 @@ from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import Stage
 from varuna_runtime.spec.model import TiedParameter
-from varuna_runtime.worker.accumulate import Accumulator, dealt_ranges, spaces_of
+from varuna_runtime.worker.accumulate import Accumulator, Unit, dealt_ranges, spaces_of
 from varuna_runtime.worker.buffers import StatisticsFold
 from varuna_runtime.worker.gather import ParameterGather
 from varuna_runtime.worker.gradients import StageGradients, space_gradients
@@ -63,8 +63,9 @@ def build_stage(
         _named_parameters(model, modules), optimizer=training.optimizer, scheduler=training.scheduler
     )
     is_sharded = settings.shard_optimizer and replicas > 1
-    in_blocks = not is_sharded or (optimizer.is_elementwise and _is_contiguous(model))
-    owned = _owned_spaces(segments, accumulators, replicas, in_blocks=in_blocks)
+    in_blocks = optimizer.is_elementwise and _is_contiguous(model)
+    unit = (Unit.BLOCK if in_blocks else Unit.PARAMETER) if is_sharded else Unit.STRIP
+    owned = _owned_spaces(segments, accumulators, replicas, unit)
     shares = shares_of(owned, replica if is_sharded else None)
     if is_sharded:
         optimizer.keep(shares)
@@ -112,16 +113,15 @@ def _owned_spaces(
     segments: Sequence[SegmentRunner],
     accumulators: Sequence[Sequence[Accumulator]],
     replicas: int,
-    *,
-    in_blocks: bool,
+    unit: Unit,
 ) -> list[OwnedSpace]:
-    """Deal every space to the replicas, in blocks or by whole parameters; in order of accumulators."""
+    """Deal every space to the replicas; in order of accumulators."""
     held = [
         (a.space, tuple(segment.parameters[p][1] for p in a.space.positions))
         for segment, of_segment in zip(segments, accumulators, strict=True)
         for a in of_segment
     ]
-    ranges = dealt_ranges([space for space, _ in held], replicas, in_blocks=in_blocks)
+    ranges = dealt_ranges([space for space, _ in held], replicas, unit)
     return [
         OwnedSpace(space=space, parameters=parameters, ranges=parts)
         for (space, parameters), parts in zip(held, ranges, strict=True)

@@ -1,8 +1,8 @@
 """The sums of a stage's gradients over its replicas, in the canonical order (contract E4).
 
-Each replica owns some blocks: it collects every replica's nodes of them, finishes the tree and sends the sum
-back. That is a reduce-scatter and an all-gather, at their volume where D is a power of two. A segment's
-begins as soon as its last gradient is there; buckets of blocks let sums and both directions overlap.
+Each replica owns some elements: it collects every replica's nodes of them, finishes the tree and sends the
+sum back. That is a reduce-scatter and an all-gather, at their volume where D is a power of two. A segment's
+begins as soon as its last gradient is there; buckets let sums and both directions overlap.
 """
 
 import threading
@@ -169,7 +169,7 @@ class _SpaceReduction:
         self._virtual = virtual
 
     def scatter(self) -> None:
-        """Send every other owner its blocks of this replica's nodes, and everyone what was touched."""
+        """Send every other owner its elements of this replica's nodes, and everyone what was touched."""
         team, nodes = self._team, self._accumulator.nodes().values()
         self._touched = self._accumulator.touched
         for replica, rank in team.others:
@@ -178,7 +178,7 @@ class _SpaceReduction:
                 team.link.send(rank, self._tag, tuple(team.packed(flat[bucket]) for flat in nodes))
 
     def combined(self) -> Stepping[None]:
-        """Sum the owned blocks, bucket by bucket, and hand them to the others."""
+        """Sum the owned elements, bucket by bucket, and hand them to the others."""
         team, result = self._team, self._accumulator.result()
         touched = self._touched.clone()
         for _, rank in team.others:
@@ -195,7 +195,7 @@ class _SpaceReduction:
             yield PROGRESSED
 
     def gathered(self) -> Stepping[None]:
-        """Fill in the blocks that the other replicas own, if they are wanted here."""
+        """Fill in what the other replicas own, if they are wanted here."""
         team, result = self._team, self._accumulator.result()
         for replica, rank in () if team.is_sharded else team.others:
             for bucket in self._buckets[replica]:

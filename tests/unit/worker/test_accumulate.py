@@ -6,7 +6,16 @@ from torch import Tensor
 
 from varuna_runtime.spec.batches import replica_micro_batches
 from varuna_runtime.spec.reduction import Node, combine, share
-from varuna_runtime.worker.accumulate import BLOCK, BUCKET, Accumulator, Space, dealt_ranges, spaces_of
+from varuna_runtime.worker.accumulate import (
+    BLOCK,
+    BUCKET,
+    STRIP,
+    Accumulator,
+    Space,
+    Unit,
+    dealt_ranges,
+    spaces_of,
+)
 
 CPU = torch.device("cpu")
 
@@ -100,7 +109,7 @@ def test_a_block_never_spans_parameters() -> None:
 @given(st.lists(st.integers(0, 3 * BLOCK), min_size=1, max_size=5), st.integers(1, 6))
 def test_owners_share_whole_blocks_and_leave_none_out(sizes: list[int], replicas: int) -> None:
     space = space_of_shapes(sizes)
-    ranges = space.owner_ranges(replicas)
+    ranges = space.owner_ranges(replicas, Unit.BLOCK)
     edges = {0, *(block.stop for block in space.blocks())}
     assert next(r.start for r in ranges) == 0
     assert [r.stop for r in ranges] == [*(r.start for r in ranges[1:]), sum(sizes)]
@@ -108,24 +117,30 @@ def test_owners_share_whole_blocks_and_leave_none_out(sizes: list[int], replicas
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, 6 * BLOCK), min_size=1, max_size=4), st.integers(1, 4), st.integers(0, 3))
-def test_buckets_are_whole_blocks_of_a_share_in_order_and_hold_all_of_it(
-    sizes: list[int], replicas: int, replica: int
-) -> None:
+@given(st.lists(st.integers(0, 3 * BLOCK), min_size=1, max_size=5), st.integers(1, 6))
+def test_owners_of_sums_alone_have_equal_shares(sizes: list[int], replicas: int) -> None:
     space = space_of_shapes(sizes)
-    part = space.owner_ranges(replicas)[replica % replicas]
-    buckets = space.buckets(part)
-    assert [b.start for b in buckets] == [part.start, *(b.stop for b in buckets[:-1])][: len(buckets)]
-    assert (buckets[-1].stop if buckets else part.start) == part.stop
-    assert all(0 < b.stop - b.start < BUCKET + BLOCK for b in buckets)
-    assert all(b.stop - b.start >= BUCKET for b in buckets[:-1])
+    ranges = space.owner_ranges(replicas)
+    assert next(r.start for r in ranges) == 0
+    assert [r.stop for r in ranges] == [*(r.start for r in ranges[1:]), sum(sizes)]
+    assert all(abs(r.stop - r.start - sum(sizes) / replicas) <= STRIP for r in ranges)
+
+
+@given(st.lists(st.integers(0, 6 * BLOCK), min_size=1, max_size=4), st.integers(1, 4), st.sampled_from(Unit))
+def test_buckets_hold_all_of_a_share_in_order(sizes: list[int], replicas: int, unit: Unit) -> None:
+    space = space_of_shapes(sizes)
+    for part in space.owner_ranges(replicas, unit):
+        buckets = space.buckets(part)
+        assert [b.start for b in buckets] == [part.start, *(b.stop for b in buckets[:-1])][: len(buckets)]
+        assert (buckets[-1].stop if buckets else part.start) == part.stop
+        assert all(0 < b.stop - b.start <= BUCKET for b in buckets)
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 3 * BLOCK), min_size=1, max_size=4), st.integers(1, 4))
 def test_whole_parameters_stay_whole_where_an_optimizer_needs_them(sizes: list[int], replicas: int) -> None:
     space = space_of_shapes(sizes)
-    for part in space.owner_ranges(replicas, in_blocks=False):
+    for part in space.owner_ranges(replicas, Unit.PARAMETER):
         assert all(piece.stop - piece.start == sizes[piece.index] for piece in space.pieces(part))
 
 
@@ -135,9 +150,10 @@ def test_a_stage_is_dealt_evenly_even_where_each_space_has_too_few_blocks(
     sizes: list[int], replicas: int
 ) -> None:
     spaces = [space_of_shapes([size]) for size in sizes]
-    dealt = dealt_ranges(spaces, replicas)
+    dealt = dealt_ranges(spaces, replicas, Unit.BLOCK)
     for space, ranges in zip(spaces, dealt, strict=True):
-        assert sorted(r.start for r in ranges) == sorted(r.start for r in space.owner_ranges(replicas))
+        owned = space.owner_ranges(replicas, Unit.BLOCK)
+        assert sorted(r.start for r in ranges) == sorted(r.start for r in owned)
     loads = [sum(ranges[d].stop - ranges[d].start for ranges in dealt) for d in range(replicas)]
     assert max(loads) - min(loads) <= 3 * BLOCK
 
