@@ -71,6 +71,11 @@ class _SleepBackward(torch.autograd.Function):
         return gradient, None, None
 
 
+def _slept(x: Tensor, seconds: float, pace: Pace) -> Tensor:
+    out: Tensor = _SleepBackward.apply(x, seconds, pace)  # type: ignore[no-untyped-call]
+    return out
+
+
 class Work(nn.Module):
     """`(m, width)` -> the same, as if it took `times`; with `rows`, for so many of them."""
 
@@ -83,9 +88,8 @@ class Work(nn.Module):
         """Return about x."""
         share = len(x) / self.rows if self.rows else 1.0
         self.pace.sleep(self.times.forward_s * share)
-        x = _SleepBackward.apply(x, self.times.input_s * share, self.pace)
-        w = _SleepBackward.apply(self.weight, self.times.weight_s * share, self.pace)
-        return x + w.mean()
+        x = _slept(x, self.times.input_s * share, self.pace)
+        return x + _slept(self.weight, self.times.weight_s * share, self.pace).mean()
 
 
 class First(Work):

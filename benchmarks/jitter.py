@@ -3,6 +3,7 @@
 A stamp is the first number of the tensor: its receiver sleeps until then. A channel stays in order.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -34,7 +35,7 @@ def delay_s(round_: int, boundary: int, direction: str, index: int) -> float:
     chance, rest = (drawn & 0xFFFFFFF) / (1 << 28), ((drawn >> 28) & 0xFFFFFFF) / (1 << 28)
     if chance >= SHARE:
         return 0.0
-    return min(MOST_S, SCALE_S * ((1.0 - rest) ** (-1.0 / TAIL) - 1.0))
+    return min(MOST_S, SCALE_S * (math.pow(1.0 - rest, -1.0 / TAIL) - 1.0))
 
 
 class Channel:
@@ -80,10 +81,10 @@ class Stamped(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the stage's output."""
         if self._up is not None:
-            x = _Arrive.apply(x, self._up)
+            x = _Arrive.apply(x, self._up)  # type: ignore[no-untyped-call]
         y: Tensor = checkpoint(self.stage, x, use_reentrant=False) if self._recompute else self.stage(x)
         if self._down is not None:
-            y = _Leave.apply(y, self._down)
+            y = _Leave.apply(y, self._down)  # type: ignore[no-untyped-call]
         return y
 
 

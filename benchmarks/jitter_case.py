@@ -79,7 +79,8 @@ def make(*, recompute: bool) -> Make:
         def late_step(name: str) -> Runner:
             def run(round_: int) -> None:
                 pace.factor = 0.0 if round_ < 0 else 1.0
-                for channel in (link, *stamped):
+                link.begin(round_)
+                for channel in stamped:
                     channel.begin(round_)
                 steps[name]()
 

@@ -1,6 +1,6 @@
 """E5: CPU of the runtime itself, per micro-batch and stage, where the model computes nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +61,7 @@ class _Bare:
 
     def _received(self) -> Tensor:
         tensor = torch.empty(1, WIDTH)
-        left = memoryview(tensor.numpy()).cast("B")
+        left = tensor.numpy().data.cast("B")
         while left:
             left = left[self._connection.recv_into(left) :]
         return tensor
@@ -79,7 +79,7 @@ def build(place: Place) -> Mapping[str, Runner]:
         num_micro=MICRO,
         optimizer=peers.sgd,
     )
-    steps = {BARE: _Bare(joined), **peers.runners(place, subject, PEERS)}
+    steps: dict[str, Callable[[], object]] = {BARE: _Bare(joined), **peers.runners(place, subject, PEERS)}
     for name, way in WAYS.items():
         steps[name] = ours.engine_of(
             joined.link,

@@ -92,8 +92,8 @@ def _schedule(name: str, stages: list[PipelineStage], subject: Subject) -> sched
     if name in _SINGLE:
         return _SINGLE[name](stages[0], **settings)
     if name in _TWO_STAGES:
-        return _TWO_STAGES[name](stages, **settings)
-    runtime = schedules._PipelineScheduleRuntime(stages, **settings)
+        return _TWO_STAGES[name]([*stages], **settings)
+    runtime = schedules._PipelineScheduleRuntime([*stages], **settings)  # type: ignore[no-untyped-call]
     runtime._prepare_schedule_with_comms(one_f_one_b_order(stages[0].num_stages, subject.num_micro))
     return runtime
 

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -59,7 +60,7 @@ def speed(options: Options) -> Case:
         asked = large(num_nodes, 8)
         cold = Spread.of([_cold_s(num_nodes) for _ in range(rounds)])
         plan(asked)
-        warm = Spread.of([_seconds(lambda asked=asked: plan(asked)) for _ in range(rounds)])
+        warm = Spread.of([_seconds(partial(plan, asked)) for _ in range(rounds)])
         for name, spread, limit_s in (("cold", cold, cold_limit_s), ("warm", warm, warm_limit_s)):
             text = f"{num_nodes * 8} slots, {name}, seconds"
             case.rows.append(Row(name=text, step_s=spread))

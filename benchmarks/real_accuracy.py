@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 
 import torch
@@ -15,24 +16,24 @@ from benchmarks.ranking import Predicted, max_error, mean_error
 from benchmarks.real_case import ROWS, SEQUENCE, adamw, gpt, loss
 from benchmarks.testbed import Loopback, Place, Ranks, Runner, in_turns
 from examples.gpt.model import NUM_BYTES
+from tests.support.planning import nodes
 from varuna_manager.planner.pipeline import pipeline
-from varuna_manager.planner.pools import SlotPool
+from varuna_manager.planner.pools import pools
 from varuna_manager.planner.simulate import simulate
 from varuna_manager.planner.workload import workload
 from varuna_runtime.partition import cut
 from varuna_runtime.spec.job import JobSpec
-from varuna_runtime.spec.layout import Layout, ScheduleKind, Slot
+from varuna_runtime.spec.layout import Layout, ScheduleKind
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import LinkCost, Profile
+from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.profiling import measure
 from varuna_runtime.worker.training import Training
 
 RANKS = 2
 PROFILE = "profile"
 QUICK = 4  # every so manieth layout when it has to be quick
-POOL = SlotPool(
-    memory_bytes=1 << 40, unit_slots=1, units=tuple(Slot(node=f"n{i}", index=0) for i in range(RANKS))
-)
+(POOL,) = pools(nodes(RANKS, memory_bytes=1 << 40), RANKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,11 +127,11 @@ def _build(place: Place) -> Mapping[str, Runner]:
             num_micro=step.num_micro,
             optimizer=training.optimizer,
         )
-        runners[str(step)] = lambda _, engine=engine: _quiet(engine)
+        runners[str(step)] = partial(_quiet, engine)
     return runners
 
 
-def _quiet(engine: ours.RankEngine) -> None:
+def _quiet(engine: RankEngine, _: int) -> None:
     engine.run_step()
 
 

@@ -93,7 +93,7 @@ class _Alone:
 def _alone(training: _Alone, inputs: Tensor, targets: Tensor) -> None:
     training.optimizer.zero_grad()
     for x, y in zip(inputs.chunk(MICRO), targets.chunk(MICRO), strict=True):
-        loss(training.model(x), y).backward()
+        loss(training.model(x), y).backward()  # type: ignore[no-untyped-call]
     training.optimizer.step()
 
 

@@ -73,7 +73,7 @@ class Bucket(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x."""
-        out: Tensor = _Dense.apply(x, self.weight, self.seconds, self.pace)
+        out: Tensor = _Dense.apply(x, self.weight, self.seconds, self.pace)  # type: ignore[no-untyped-call]
         return out
 
 
@@ -120,7 +120,7 @@ class _Gloo:
         self._optimizer = torch.optim.SGD(self._parameters, lr=0.01)
         self._pending: list[dist.Work] = []
         for parameter in self._parameters if is_overlapped else ():
-            parameter.register_post_accumulate_grad_hook(self._start)
+            parameter.register_post_accumulate_grad_hook(self._start)  # type: ignore[no-untyped-call]
 
     def _start(self, parameter: Tensor) -> None:
         assert parameter.grad is not None

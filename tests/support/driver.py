@@ -5,13 +5,13 @@ from random import Random
 from typing import Protocol
 
 from varuna_runtime.worker.link.memory import Deadlock, MemoryNetwork
-from varuna_runtime.worker.signals import Progressed, StepDone, Waiting
+from varuna_runtime.worker.signals import EvaluationDone, Progressed, StepDone, Waiting
 
 
 class Stepper(Protocol):
     """Anything that advances like a rank's engine."""
 
-    def advance(self) -> Progressed | Waiting | StepDone:
+    def advance(self) -> Progressed | Waiting | StepDone | EvaluationDone:
         """Do one piece of work."""
         ...
 
