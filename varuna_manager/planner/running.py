@@ -1,8 +1,7 @@
 """What the running plan takes by the profile of a new question, so that like is compared with like."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from math import gcd
 
@@ -16,15 +15,17 @@ from varuna_runtime.spec.layout import Plan
 
 
 def running_step_s(request: PlanRequest, shapes: Iterable[Shape]) -> float | None:
-    """Return the predicted step of `request.running` on the nodes it has; None where that cannot be told."""
+    """Return the predicted step of `request.running` on the nodes it has; None where none is given.
+
+    A node that is not offered, as it is about to leave, counts as one like the profile's.
+    """
     running = request.running
     if running is None:
         return None
     shape = next((one for one in shapes if one.batch == running.batch), None)
-    known = {node.node: node for node in request.nodes}
-    if shape is None or not known.keys() >= set(running.nodes):
+    if shape is None:
         return None
-    pool = _pool(running, known)
+    pool = _pool(running, {node.node: node.speed for node in request.nodes})
     timing = pipeline(
         at_speed(shape.work, pool.speed),
         request.model,
@@ -37,18 +38,20 @@ def running_step_s(request: PlanRequest, shapes: Iterable[Shape]) -> float | Non
     return simulate(timing).step_s
 
 
-def _pool(plan: Plan, known: dict[str, PlannableNode]) -> SlotPool:
+def _pool(plan: Plan, speeds: Mapping[str, float]) -> SlotPool:
     """Return the nodes of a plan in the order of its ranks, in the largest units that its ranks fill."""
     ranks = Counter(slot.node for slot in plan.placement)  # in order of first appearance
     *full, last = ranks.values()
     unit = gcd(*full) if full else last
     units = [-(-count // unit) for count in ranks.values()]
-    nodes = tuple(  # what would give them another order is left out
-        replace(known[node], slots=size * unit, domain="", price_per_hour=0.0)
-        for node, size in zip(ranks, units, strict=True)
+    nodes = tuple(
+        PlannableNode(
+            node=name, slots=size * unit, memory_bytes=0, device_kind="", speed=speeds.get(name, 1.0)
+        )
+        for name, size in zip(ranks, units, strict=True)
     )
     return SlotPool(
-        memory_bytes=min(node.memory_bytes for node in nodes),
+        memory_bytes=0,  # no time depends on it
         speed=min(node.speed for node in nodes),
         unit_slots=unit,
         nodes=nodes,
