@@ -114,6 +114,21 @@ def test_plan_shows_stages_placement_and_source(
     assert json.loads(capsys.readouterr().out)["plan"]["layout"] == {"stages": 1, "replicas": 1}
 
 
+def test_plan_by_another_objective_is_made_anew_for_the_nodes_of_now(
+    varuna: Command, manager: ManagerProcess, finished: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_progress = ("plan", finished, "--objective", "progress")
+    with FakeAgent(manager.address):
+        assert varuna(*by_progress, "--loss-rate", "0.5", "--json") == 0
+        why = json.loads(capsys.readouterr().out)["explanation"]
+        assert why["objective"] == "progress"
+        assert why["outlook"]["losses"] == {"per_node_s": 0.5 / 3600, "burst_weights": [1.0]}
+        assert varuna(*by_progress) == 0
+        assert "each node is lost once in" in capsys.readouterr().out
+        assert varuna("plan", finished, "--objective", "cost") == 1
+        assert "have no known price: n1" in capsys.readouterr().err
+
+
 def test_m12_logs_of_a_job_that_never_ran_return_at_once_with_nothing(
     varuna: Command, manager: ManagerProcess, client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:

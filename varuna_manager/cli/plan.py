@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from varuna_manager.planner.request import StageLine
 
 
+RECORDING = click.Path(dir_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 
@@ -42,7 +43,7 @@ FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.argument("job")
 @click.option(
     "--objective",
-    type=click.Choice(list(Objective)),
+    type=click.Choice([one.value for one in Objective]),
     help="Plan anew for the nodes that are there now: most samples per second, per dollar, "
     "or while nodes are lost. Changes nothing.",
 )
@@ -52,7 +53,7 @@ FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
     metavar="LOSSES",
     help="Of progress: losses of one node in an hour; default: as the manager has seen.",
 )
-@click.option("--outlook-from", type=FILE, help="Of progress: losses as in this recording of a pool.")
+@click.option("--outlook-from", type=RECORDING, help="Of progress: losses as in this recording of a pool.")
 @click.option("--trace", type=FILE, help="Write the predicted step for Perfetto or chrome://tracing.")
 @click.option("--picture", type=FILE, help="Write the predicted step as an SVG.")
 @click.option("--save-profile", type=FILE, help="Write the profile that its next plan goes by.")
@@ -61,7 +62,7 @@ FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 def plan(
     job: str,
     *,
-    objective: Objective | None,
+    objective: str | None,
     loss_rate: float | None,
     outlook_from: Path | None,
     trace: Path | None,
@@ -71,10 +72,11 @@ def plan(
     manager: str | None,
 ) -> int:
     """Show the plan of a job and why it was chosen."""
-    losses = losses_of(objective, loss_rate, outlook_from)
+    by = Objective(objective) if objective else None
+    losses = losses_of(by, loss_rate, outlook_from)
     with connect(manager) as client:
         report = client.plan(
-            client.job(job).job, objective=objective, losses=losses, with_profile=save_profile is not None
+            client.job(job).job, objective=by, losses=losses, with_profile=save_profile is not None
         )
     if trace or picture:
         draw(report, trace, picture)

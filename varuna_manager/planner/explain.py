@@ -108,7 +108,7 @@ def _spare_reason(request: PlanRequest, plan: Plan, searched: Searched) -> str:
     words = WORDS[request.spec.objective]
     if worse < 1e-9:
         return f"{ours} is as {words.good} as {more}{kinds}"
-    return f"{ours} beats {more}, {worse:.1%} {words.worse}{'' if rival.simulation else ' at best'}{kinds}"
+    return f"{ours} beats {more}, {'' if rival.simulation else 'at best '}{worse:.1%} {words.worse}{kinds}"
 
 
 def _line(best: Scored, shape: Shape, index: int, stage: Stage) -> StageLine:

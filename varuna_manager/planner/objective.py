@@ -24,7 +24,7 @@ HOPELESS = 1e-9
 """Share of its undisturbed progress that a plan is taken to make at least, so that scores are finite."""
 SHORTEST_S = 1e-12
 """Steps are taken to last at least this long: nothing is divided by zero."""
-CURVES_MAX = 64
+CURVES_MAX = 16
 """Numbers of nodes for which losses are counted exactly when layouts are put in order; others round down."""
 
 

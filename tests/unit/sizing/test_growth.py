@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.sizing_market import Market, Sized
 from varuna_manager.cloud.provider import ProviderError, Trouble
+from varuna_manager.core.events import NodesPlaced
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.words import What
 from varuna_manager.pool_settings import Sizing
@@ -436,3 +437,19 @@ def test_the_view_of_a_pool_has_its_machines_by_phase_and_its_waits() -> None:
     assert view.read_ago_s == 0.0
     never = pool_views(Sized(spot).memory, sized.settings, sized.now_s)[0]
     assert (never.read_ago_s, never.retry_in_s, never.price) == (-1.0, -1.0, -1.0)
+
+
+def test_nodes_get_the_pool_and_price_that_its_provider_tells_and_only_news_are_told() -> None:
+    spot = Market("spot", price=0.5)
+    sized = Sized(spot)
+    sized.submit("j", max=2)
+    sized.run_s(120)
+    ready = [sized.node(name) for name in sized.ready()]
+    assert {(node.pool, node.price_per_hour) for node in ready} == {("spot", 0.5)}
+    told = [event for event in sized.journal if isinstance(event, NodesPlaced)]
+    spot.price = 0.501
+    sized.run_s(60)
+    assert [event for event in sized.journal if isinstance(event, NodesPlaced)] == told
+    spot.price = 0.6
+    sized.run_s(60)
+    assert {sized.node(name).price_per_hour for name in sized.ready()} == {0.6}

@@ -11,7 +11,7 @@ from varuna_manager.core.config import CoreConfig
 from varuna_manager.whatif import Costs, Ours, Result, compare
 from varuna_manager.whatif.ledger import Course, Doing
 from varuna_manager.whatif.scenario import Scenario
-from varuna_runtime.spec.job import LayoutChoice
+from varuna_runtime.spec.job import LayoutChoice, Objective
 
 COSTS = Costs(morph_s=2.0, warm_s=10.0, plan_s=0.0, detect_s=0.5, save_write_s=0.0)
 RECORDINGS = Path(__file__).parents[2] / "data" / "traces"
@@ -146,3 +146,11 @@ def test_a_plan_that_is_no_faster_is_never_worth_a_morph() -> None:
     found = compare(case, [Ours(costs=COSTS, core=CoreConfig(growth_min_gain=0.0))])
     assert found.courses[0].spans[-1].num_nodes == 4, "one of five is spare"
     assert found.results[0].num_morphs == 0
+
+
+def test_a_policy_by_cost_plans_with_the_price_of_the_pool() -> None:
+    case = scenario(recording(*joins(4), length_s=300.0))
+    found = compare(case, [Ours(costs=COSTS), Ours(name="cheap", costs=COSTS, objective=Objective.COST)])
+    fast, cheap = found.courses
+    assert fast.spans[-1].num_nodes == 4
+    assert cheap.spans[-1].num_nodes == 1

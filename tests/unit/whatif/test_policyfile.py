@@ -1,8 +1,11 @@
 """Policies out of files."""
 
+import pytest
+
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.whatif import Costs, Ours, Paper
 from varuna_manager.whatif.policyfile import parse_policy
+from varuna_runtime.spec.job import Objective
 
 OURS, PAPER = Ours(costs=Costs(morph_s=2.0)), Paper(costs=Costs(morph_s=12.0))
 
@@ -29,7 +32,13 @@ def test_mistakes_are_told_with_their_lines() -> None:
     assert "p.yaml:4" in str(found[0])
 
 
-def test_the_paper_has_no_thresholds_of_the_core() -> None:
-    found = parsed("name: quick\nlike: paper\ncore:\n  lease_s: 3\n")
+def test_a_file_may_name_the_objective() -> None:
+    found = parsed("name: careful\nlike: ours\nobjective: progress\n")
+    assert found == Ours(name="careful", objective=Objective.PROGRESS, costs=Costs(morph_s=2.0))
+
+
+@pytest.mark.parametrize("what", ["core:\n  lease_s: 3", "objective: cost"])
+def test_the_paper_has_neither_thresholds_of_the_core_nor_an_objective(what: str) -> None:
+    found = parsed(f"name: quick\nlike: paper\n{what}\n")
     assert isinstance(found, tuple)
     assert "like: ours" in str(found[0])
