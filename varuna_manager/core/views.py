@@ -110,7 +110,7 @@ def _node_view(state: State, node: Node, now_s: float) -> NodeView:
         device_kind=node.device_kind,
         job=job.job if job and is_member else "",
         ranks=run.plan.ranks_on(node.node) if run and is_member else (),
-        notice_in_s=UNKNOWN_S if deadline_s is None else max(0.0, deadline_s - now_s),
+        notice_in_s=UNKNOWN_S if deadline_s is None or node.is_gone else max(0.0, deadline_s - now_s),
         notices=node.notices,
         pid=node.pid,
     )

@@ -94,6 +94,8 @@ def test_a_notice_shows_the_time_left(sim: Sim) -> None:
     sim.pass_time(5.0)
     view = _node(sim, "b")
     assert (view.state, view.notice_in_s) == ("NOTICED", 25.0)
+    sim.left("b")
+    assert _node(sim, "b").notice_in_s == -1.0
 
 
 def test_a_lost_node_shows_why_and_hosts_nothing(sim: Sim) -> None:
