@@ -36,6 +36,7 @@ CASES = (
     Case(name="gpt, 2 min notice", notice_s=120.0),
     Case(name="gpt, stages needed", memory_bytes=8 * 2**20),
     Case(name="gpt, 100 x the compute", slower=100.0),
+    Case(name="gpt, 100 x the compute, 2 min notice", slower=100.0, notice_s=120.0),
 )
 
 
