@@ -6,6 +6,7 @@ Sees changes; allows none, and undoes none.
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, cast
 
 import numpy as np
@@ -32,7 +33,8 @@ class Look:
     """What is there at a moment; keeps it alive, so that no new object can pass for an old one."""
 
     is_full: bool  # else of the tensors alone
-    tensors: list[tuple[str, Tensor, int]]  # with their versions
+    tensors: list[Tensor]  # inputs first
+    versions: list[int]
     shapes: list[tuple[bool, int, int, int]]  # of each module: in training, numbers of what it holds
     attributes: dict[str, Parts]
     copies: list[tuple[str, Tensor, Tensor]]  # name, tensor, and its values then
@@ -47,7 +49,9 @@ class Watch:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._tensors = _owned_tensors(module)
+        owned = _owned_tensors(module)
+        self._tensors = [name for name, _, _ in owned]
+        self._places = [(owner, key) for _, owner, key in owned]
         self._parts = list(module.named_modules())
         self._modules = [
             (f"{name}." if name else "", vars(part), _OF_TORCH | _hook_names(part))
@@ -62,17 +66,19 @@ class Watch:
         self._num_looks += 1
         seen = self._seen(inputs, is_full=at < _FULL_LOOKS or at % _FULL_LOOK_EVERY == 0)
         if at == 0:
-            seen.copies.extend((name, t, t.detach().clone()) for name, t, _ in seen.tensors)
+            names = self._names(len(inputs))
+            seen.copies.extend(
+                (name, t, t.detach().clone()) for name, t in zip(names, seen.tensors, strict=True)
+            )
         return seen
 
     def changes(self, before: Look, inputs: Sequence[Tensor]) -> list[str]:
         """Return the local names of what is not as it was."""
         after = self._seen(inputs, is_full=before.is_full)
-        changed = {
-            name
-            for (name, t, version), (_, now, now_version) in zip(before.tensors, after.tensors, strict=True)
-            if t is not now or version != now_version
-        }
+        changed: set[str] = set()
+        if after.versions != before.versions or not all(map(is_, after.tensors, before.tensors)):
+            marks = [zip(map(id, look.tensors), look.versions, strict=True) for look in (before, after)]
+            changed = {name for name, a, b in zip(self._names(len(inputs)), *marks, strict=True) if a != b}
         if before.shapes != after.shapes:
             pairs = zip(self._parts, before.shapes, after.shapes, strict=True)
             changed |= {_described(name, was, now) for (name, _), was, now in pairs if was != now}
@@ -83,13 +89,12 @@ class Watch:
         return sorted(changed)
 
     def _seen(self, inputs: Sequence[Tensor], *, is_full: bool) -> Look:
-        tensors = [(f"input {i}", t, t._version) for i, t in enumerate(inputs)]
-        for name, owner, key in self._tensors:
-            tensor = owner.get(key)
-            here = _ABSENT if tensor is None else tensor
-            tensors.append((name, here, here._version))
+        # Python between matrix products is slow, as no cache holds it: little of it for most looks.
+        here = [owner.get(key) for owner, key in self._places]
+        tensors = [*inputs, *[_ABSENT if tensor is None else tensor for tensor in here]]
+        versions = [tensor._version for tensor in tensors]
         if not is_full:
-            return Look(False, tensors, [], {}, [])
+            return Look(False, tensors, versions, [], {}, [])
         shapes = [
             (part.training, len(part._parameters), len(part._buffers), len(part._modules))
             for _, part in self._parts
@@ -101,7 +106,10 @@ class Watch:
             for key, value in held.items()
             if key not in others
         }
-        return Look(True, tensors, shapes, attributes, [])
+        return Look(True, tensors, versions, shapes, attributes, [])
+
+    def _names(self, num_inputs: int) -> list[str]:
+        return [*(f"input {i}" for i in range(num_inputs)), *self._tensors]
 
 
 def _described(name: str, was: tuple[bool, int, int, int], now: tuple[bool, int, int, int]) -> str:

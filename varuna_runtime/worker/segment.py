@@ -15,7 +15,7 @@ from varuna_runtime.spec.job import Precision
 from varuna_runtime.worker.bits import difference
 from varuna_runtime.worker.purity import Look, Watch
 from varuna_runtime.worker.randomness import seed_generators
-from varuna_runtime.worker.split import Owed, backward_input, backward_weight
+from varuna_runtime.worker.split import Owed, backward_input, backward_weight, gradients_of
 
 R = TypeVar("R")
 _ALIGNMENT = 64  # bytes; what torch's allocators give at least
@@ -129,7 +129,7 @@ class SegmentRunner:
         wanted = [*leaves, *self._trained]
         found: Sequence[Tensor | None] = [None] * len(wanted)
         if outputs and wanted:
-            found = torch.autograd.grad(outputs, wanted, seeds, allow_unused=True)
+            found = gradients_of(outputs, wanted, seeds)
         return Gradients(
             inputs=_in_place(frame, found[: len(leaves)]),
             parameters=tuple(map(_dense, found[len(leaves) :])),
@@ -154,7 +154,7 @@ class SegmentRunner:
             return _in_place(frame, found), owed
         whole = self._tried(outputs, seeds, leaves) if self._may_split is None else None
         if whole is None:
-            whole = torch.autograd.grad(outputs, wanted, seeds, allow_unused=True)
+            whole = gradients_of(outputs, wanted, seeds)
         return _in_place(frame, whole[: len(leaves)]), Owed(self._trained, whole[len(leaves) :], [])
 
     def _tried(
@@ -164,7 +164,7 @@ class SegmentRunner:
         self._may_split = False
         wanted = [*leaves, *self._trained]
         try:
-            whole = torch.autograd.grad(outputs, wanted, seeds, allow_unused=True, retain_graph=True)
+            whole = gradients_of(outputs, wanted, seeds, keep_graph=True)
         except RuntimeError:  # compiled code may refuse to keep what it saved
             return None
         # The memory may be a function's own, which writes into it again when it is called again.
