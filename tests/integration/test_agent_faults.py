@@ -345,6 +345,29 @@ def test_abort_ends_every_process_of_the_generation_grandchildren_too(
     asyncio.run(run())
 
 
+def test_nobody_listens_any_more_to_workers_that_ended_with_their_launcher(tmp_path: Path) -> None:
+    """Else it would take the words of the next worker that opens its socket there."""
+
+    async def run() -> None:
+        async with scene(tmp_path, env=SLOW) as s:
+            await s.start(1)
+            await s.until_active(1, 1)
+            (first,) = sockets_below(s.home)
+            (launcher,) = (pid for pid in marked_processes(s.manager) if parent(pid) == s.agent.pid)
+            os.kill(launcher, signal.SIGKILL)
+            await s.until_gone(1)
+            await s.manager.until(lambda: not sockets_below(s.home))
+            await s.start(2)
+            await s.until_active(2, 1)
+            assert sockets_below(s.home) not in ([], [first])
+
+    asyncio.run(run())
+
+
+def sockets_below(home: Path) -> list[Path]:
+    return sorted(path for path in home.rglob("*.sock") if path.is_socket())
+
+
 FORK = "pid = os.fork(); os._exit(0) if pid == 0 else os.waitpid(pid, 0)"
 THREADED = "torch.randn(300, 300) @ torch.randn(300, 300)"
 

@@ -36,7 +36,10 @@ def test_layouts_as_real_processes_end_in_the_same_bits(tmp_path: pathlib.Path, 
             status = lent.wait_end(job)
             assert status["state"] == "succeeded", lent.trail(job)
             assert status["layout"] == f"{stages}x{replicas}"
-            losses = [record["loss_hex"] for record in lent.json("steps", job)]
+            steps = lent.json("steps", job)
+            again = [r for r, before in zip(steps[1:], steps, strict=False) if r["step"] == before["step"]]
+            assert not again, f"steps were done again: {again}\n{lent.trail(job)}"
+            losses = [record["loss_hex"] for record in steps]
             assert (status["weights_sha256"], losses) == (truth.weights_sha256, list(truth.losses))
             states[stages, replicas] = final_state(lent, job)
     reference = states[1, 1]

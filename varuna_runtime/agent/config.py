@@ -55,7 +55,7 @@ class Folders:
 def folders(home: Path, incarnation: str) -> Folders:
     """Return the folders; `sockets.make` makes `run`. A deep home gets its sockets under the temp dir."""
     run = home / "run" / incarnation[:8]
-    if len(os.fsencode(run)) + len("/r0000-000000.sock") > _SOCKET_PATH_LIMIT:
+    if len(os.fsencode(run)) + len("/00000000.sock") > _SOCKET_PATH_LIMIT:
         run = Path(os.environ.get("TMPDIR", "/tmp")) / f"{OUTSIDE_PREFIX}{incarnation[:12]}"
     return Folders(bundles=home / "bundles", logs=home / "logs", run=run, notice=home / "notice.json")
 

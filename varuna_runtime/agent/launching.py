@@ -64,6 +64,11 @@ class LauncherProcess:
         self._closing = asyncio.Event()
         self._families: list[guard.Family] = []
 
+    @property
+    def unreported(self) -> tuple[r.RankKey, ...]:
+        """The forked ranks of which no death was told; once `run` is over they are dead, too."""
+        return tuple(self._keys.values())
+
     async def run(self) -> None:
         """Own the launcher's whole life."""
         message = "the launcher was closed"

@@ -64,6 +64,8 @@ class Membership:
         self._events: asyncio.Queue[e.Event] = asyncio.Queue()
         self._launchers: dict[int, LauncherProcess] = {}
         self._workers: dict[r.RankKey, WorkerClient] = {}
+        self._sockets: dict[r.RankKey, Path] = {}
+        self._num_forks = 0
         self._outbox = Outbox()
         self._link = ManagerLink(
             door.address, door.channel, self._outbox, hello=self._hello, beat=self._beat, obey=self._obey
@@ -234,7 +236,7 @@ class Membership:
                 launcher.close()
             case a.Fork():
                 log = self._logs.path(action.key.job, action.key.generation, action.key.rank)
-                launcher.fork(action.key, self._socket(action.key), log, action.threads)
+                launcher.fork(action.key, self._new_socket(action.key), log, action.threads)
             case a.Kill():
                 launcher.kill(action.pid)
 
@@ -253,11 +255,14 @@ class Membership:
             await launcher.run()
         finally:
             del self._launchers[action.launcher]
+        for key in launcher.unreported:  # they ended with their launcher
+            await self._let_go(key)
 
     def _perform_on_worker(self, action: a.CallPrepare | a.CallActivate | a.CallDrain) -> None:
         key = action.key
-        if isinstance(action, a.CallPrepare) and key not in self._workers:
-            self._workers[key] = WorkerClient(key, self._socket(key), self._tell)
+        is_forked = key in self._sockets  # else it ended with its launcher before we came to it
+        if isinstance(action, a.CallPrepare) and is_forked and key not in self._workers:
+            self._workers[key] = WorkerClient(key, self._sockets[key], self._tell)
         worker = self._workers.get(key)
         if worker is None:
             return
@@ -274,9 +279,7 @@ class Membership:
 
     async def _bury(self, died: Died) -> None:
         """Hear the dead worker's last words before its exit counts."""
-        worker = self._workers.pop(died.key, None)
-        if worker is not None:
-            await worker.close()
+        await self._let_go(died.key)
         log = self._logs.path(died.key.job, died.key.generation, died.key.rank)
         self._tell(
             e.RankExited(
@@ -286,7 +289,12 @@ class Membership:
                 log_tail=await asyncio.to_thread(tail, log),
             )
         )
-        self._socket(died.key).unlink(missing_ok=True)
+
+    async def _let_go(self, key: r.RankKey) -> None:
+        worker = self._workers.pop(key, None)
+        if worker is not None:
+            await worker.close()
+        self._sockets.pop(key).unlink(missing_ok=True)
 
     async def _drop_job(self, job: str) -> None:
         with contextlib.suppress(Exception):  # the manager may be away; the job is over
@@ -317,8 +325,11 @@ class Membership:
     def _beat(self) -> agent_pb2.Beat:
         return agent_pb2.Beat(running=codec.running(self._supervisor.running()))
 
-    def _socket(self, key: r.RankKey) -> Path:
-        return self._folders.run / f"g{key.generation}-r{key.rank}.sock"
+    def _new_socket(self, key: r.RankKey) -> Path:
+        """Return a path no worker had before: who still listens to an older one must never hear this one."""
+        self._num_forks += 1
+        self._sockets[key] = self._folders.run / f"{self._num_forks}.sock"
+        return self._sockets[key]
 
 
 def _named(key: r.RankKey) -> dict[str, object]:
