@@ -54,7 +54,9 @@ class CoreConfig:
     growth_min_interval_s: float = 5.0
     """A running job does not grow earlier than this after its last morph."""
     refresh_steps: int = 20
-    """So many steps of every rank are judged together; the profile changes no more often than that."""
+    """So many steps of every rank are judged together."""
+    refresh_interval_s: float = 60.0
+    """The profile changes no more often: on a shared machine, times go up and down."""
     refresh_min: float = 0.1
     """Share by which the ops of a stage must differ from the profile to change it."""
     refresh_max: float = 4.0

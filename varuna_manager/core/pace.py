@@ -35,7 +35,8 @@ def on_step(state: State, event: StepSeen) -> tuple[State, tuple[AnyAction, ...]
     own = (*times.get(event.rank, ()), micro_s)[-config.refresh_steps :]
     times = {**times, event.rank: own}
     actions: tuple[AnyAction, ...] = ()
-    if len(own) == config.refresh_steps and _is_full(times, run, config):
+    is_due = event.at_s - job.refreshed_s >= config.refresh_interval_s
+    if is_due and len(own) == config.refresh_steps and _is_full(times, run, config):
         news = _news(config, job, run, event, times)
         actions, times = (() if news is None else (RaiseDurable(event=news),)), {}
     seen = replace(state.seen, paces={**state.seen.paces, job.job: Pace(generation=run.number, times=times)})
@@ -57,7 +58,14 @@ def on_refreshed(change: Change, event: ProfileRefreshed) -> None:
     slow |= {run.members[node]: Slowness(factor=f, at_s=change.at_s) for node, f in event.slow.items()}
     profile = refreshed(job.profile, run.plan, event.factors, by=by)
     job = change.put_job(
-        replace(job, profile=profile, slow=slow, refreshed_generation=run.number, ahead=None)
+        replace(
+            job,
+            profile=profile,
+            slow=slow,
+            refreshed_generation=run.number,
+            refreshed_s=change.at_s,
+            ahead=None,
+        )
     )
     change.announce(What.PROFILE_REFRESHED, _words(event), job=job)
 

@@ -165,6 +165,7 @@ class Job:
     plan: Plan | None = None  # of the newest TRAIN generation
     profile: Profile | None = None
     refreshed_generation: int = 0  # whose steps changed the profile last
+    refreshed_s: float = 0.0  # when
     slow: Mapping[str, Slowness] = field(default_factory=dict)  # by incarnation
     device_kind: str = ""
     batch: BatchShape | None = None  # recorded at the first plan

@@ -9,6 +9,7 @@ from tests.support.core_records import PROFILE
 from tests.support.core_sim import Sim
 from varuna_manager.core import actions as a
 from varuna_manager.core import events as e
+from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.pace import WARM_UP_STEPS
 from varuna_manager.core.state import Run
 from varuna_manager.core.step import replay
@@ -16,7 +17,7 @@ from varuna_manager.planner.refresh import busy_s
 from varuna_manager.planner.request import PlannableNode
 from varuna_runtime.spec.profile import Profile
 
-WINDOW = 20
+WINDOW, INTERVAL_S = CoreConfig().refresh_steps, CoreConfig().refresh_interval_s
 
 
 @pytest.fixture
@@ -88,6 +89,7 @@ def test_steps_that_go_on_to_take_longer_change_the_profile_once_and_are_told(si
     assert profile_of(sim).refreshed_by == "steps of generation 2 up to 25"
     told = [x for x in sim.all_of(a.Announce) if isinstance(x, a.Announce) and x.what == "profile-refreshed"]
     assert [x.why for x in told] == ["up to step 25 ops took 1.50 times what the profile said"]
+    sim.pass_time(INTERVAL_S)
     train(sim, 5 * WINDOW, {0: 1.5, 1: 1.5})
     assert len(refreshes(sim)) == 1
     assert replay(sim.journal, sim.config) == sim.state.durable()
@@ -140,9 +142,22 @@ def test_steps_of_agents_that_do_not_tell_their_ops_change_nothing(sim: Sim) -> 
     assert refreshes(sim) == []
 
 
+def test_times_that_go_up_and_down_change_the_profile_once_in_an_interval(sim: Sim) -> None:
+    train(sim, WARM_UP_STEPS, {})
+    for _ in range(20):
+        train(sim, WINDOW, {0: 2.0, 1: 2.0})
+        train(sim, WINDOW, {})
+    assert len(refreshes(sim)) == 1
+    sim.pass_time(INTERVAL_S)
+    train(sim, 1, {})
+    assert len(refreshes(sim)) == 2
+    assert busy_s(profile_of(sim), run_of(sim).plan) == pytest.approx(busy_s(PROFILE, run_of(sim).plan))
+
+
 def test_one_change_is_bounded(sim: Sim) -> None:
     train(sim, WARM_UP_STEPS + WINDOW, {0: 1e6, 1: 1e6})
     assert [event.factors for event in refreshes(sim)] == [(sim.config.refresh_max,)]
+    sim.pass_time(INTERVAL_S)
     train(sim, WINDOW, {0: 1e-6, 1: 1e-6})
     assert refreshes(sim)[-1].factors == (1 / sim.config.refresh_max,)
 
@@ -160,6 +175,7 @@ def test_a_node_that_is_slower_than_its_peers_is_planned_with_as_slow_and_the_st
 
 def test_a_slow_node_that_recovers_is_fast_again_but_not_at_the_first_sign(sim: Sim) -> None:
     train(sim, WARM_UP_STEPS + WINDOW, {1: 2.0})
+    sim.pass_time(INTERVAL_S)
     train(sim, WINDOW, {1: 1.2})
     assert "b#1" in sim.job("j").slow
     train(sim, WINDOW, {})
