@@ -1,8 +1,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-TWO := -n 2 --dist loadfile
-EITHER := -n 2 --dist worksteal
+SLOWEST := --durations 25 --durations-min 4
+TWO := -n 2 --dist loadfile $(SLOWEST)
+EITHER := -n 2 --dist worksteal $(SLOWEST)
 # Below it paths of sockets stay under their limit, which they would not in pytest's own folder of two processes.
 SHORT = folder=$$(mktemp -d /tmp/v.XXXX) && trap 'rm -rf $$folder' EXIT &&
 STAMP := $(VENV)/.installed
