@@ -56,7 +56,8 @@ def pipeline(
         schedule=schedule,
         stages=tuple(_stage(work, stage, sums, volume=volume, replicas=layout.replicas) for stage in stages),
         boundaries=tuple(
-            _boundary(work, pool, layout, stage.last, after=s) for s, stage in enumerate(stages[:-1])
+            _boundary(work, stage.last, splits)
+            for stage, splits in zip(stages, pool.split_stages(layout), strict=False)
         ),
         micro_batches=shares(batch, layout.replicas),
         agreement_s=agreement_s(layout, peers) + _tied_s(model, stages, peers),
@@ -145,6 +146,7 @@ def agreement_s(layout: Layout, peers: LinkCost) -> float:
     return 2 * peers.latency_s if layout.world_size > 1 else 0.0
 
 
+@lru_cache(maxsize=2**14)
 def _stage(work: Workload, stage: Stage, sums: SumCost, *, volume: float, replicas: int) -> StageTiming:
     params = float(work.param_bytes[stage.last] - work.param_bytes[stage.first])
     reduces = params > 0 and replicas > 1
@@ -160,8 +162,9 @@ def _stage(work: Workload, stage: Stage, sums: SumCost, *, volume: float, replic
     )
 
 
-def _boundary(work: Workload, pool: SlotPool, layout: Layout, segment: int, *, after: int) -> Boundary:
-    link = work.cross_node if pool.splits(layout, after) else work.same_node
+@lru_cache(maxsize=2**12)
+def _boundary(work: Workload, segment: int, splits: bool) -> Boundary:
+    link = work.cross_node if splits else work.same_node
     return Boundary(
         serial_s=transfer_s(link, float(work.boundary_bytes[segment])),
         latency_s=link.latency_s,

@@ -37,6 +37,10 @@ class SlotPool:
     unit_ends: tuple[int, ...]  # how many units the nodes up to each have
     price_ends: tuple[float, ...]  # what the nodes up to each cost, dollars per hour
 
+    def __hash__(self) -> int:
+        """Return a number that does not take a look at every node."""
+        return hash((self.memory_bytes, self.speed, self.unit_slots, self.unit_ends[-1]))
+
     @property
     def num_slots(self) -> int:
         """Slots in whole units."""

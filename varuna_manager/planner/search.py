@@ -21,11 +21,12 @@ from varuna_manager.planner.pipeline import Pipeline, most_whole, pipeline
 from varuna_manager.planner.pools import SlotPool
 from varuna_manager.planner.request import PlanRequest
 from varuna_manager.planner.simulate import Simulation, simulate
-from varuna_manager.planner.stages import StageCutter, links
+from varuna_manager.planner.stages import WIDE_STEP, StageCutter, links
 from varuna_runtime.spec.layout import Layout, Stage
 
 MOVED_MAX = 128
-"""Stages times micro-batches up to which cuts are moved after the simulation; with more, they matter less."""
+"""Stages times micro-batches up to which cuts are moved after the simulation: with more, the best cuts for
+the bound simulate as its optimum, and what moves won in forty random plans was less than 0.01%."""
 MOVED_GAP = 0.001
 """Gap between simulation and bound below which no cut is moved."""
 OTHERS_MAX = 16  # of each sort that was not simulated, kept for the explanation
@@ -221,37 +222,40 @@ class _Evaluator:
         stages = cutter.stages()
         assert stages is not None
         scored = self._simulated(candidate, stages)
-        wide = cutter.widened(stages) if self._is_open(scored) else None
-        if wide is not None:
+        for _ in range(2):
+            if not self._is_open(scored) or (wide := cutter.widened(stages)) is None:
+                break
             scored = min(scored, self._simulated(candidate, wide), key=lambda one: one.step_s)
-        if candidate.layout.stages * candidate.num_micro > MOVED_MAX:
+            # Once more, with the cuts for as many in flight as there turned out to be room for.
+            stages = self.cutter(candidate, cutter.step_of(stages)).stages() or stages
+        return self._with_cuts_moved(scored, cutter)
+
+    def _is_open(self, scored: Scored) -> bool:
+        return self.cutter(scored.candidate).bound_s * (1 + MOVED_GAP) < scored.step_s
+
+    def _with_cuts_moved(self, scored: Scored, cutter: StageCutter) -> Scored:
+        """Return it with one cut at a time moved by one segment as long as that is faster."""
+        if scored.candidate.layout.stages * scored.candidate.num_micro > MOVED_MAX:
             return scored
-        is_wide = scored.stages == wide
         while self._is_open(scored):
-            better = self._moved(scored, is_wide=is_wide)
+            moved = (self._simulated(scored.candidate, stages) for stages in self._moved(scored, cutter))
+            better = next((one for one in moved if one.step_s < scored.step_s * (1 - SLACK)), None)
             if better is None:
                 break
             scored = better
         return scored
 
-    def _is_open(self, scored: Scored) -> bool:
-        return self.cutter(scored.candidate).bound_s * (1 + MOVED_GAP) < scored.step_s
-
-    def _moved(self, scored: Scored, *, is_wide: bool) -> Scored | None:
-        """Return the first that is faster with one cut moved by one segment."""
+    def _moved(self, scored: Scored, cutter: StageCutter) -> Iterator[tuple[Stage, ...]]:
+        """Yield the stages with one cut moved, but for those that cannot be faster."""
         assert scored.stages is not None
-        cutter, cuts = self.cutter(scored.candidate), [stage.last for stage in scored.stages]
+        cuts, is_wide = [stage.last for stage in scored.stages], scored.stages[0].in_flight > 0
         for at, by in product(range(len(cuts) - 1), (-1, 1)):
-            moved = [*cuts[:at], cuts[at] + by, *cuts[at + 1 :]]
-            stages = cutter.stages_at(moved)
+            stages = cutter.stages_at([*cuts[:at], cuts[at] + by, *cuts[at + 1 :]])
             if stages is not None and is_wide:
-                stages = cutter.widened(stages)
+                stages = cutter.widened(stages) or stages
             if stages is None or pipeline_bound_s(self._timed(scored.candidate, stages)) > scored.step_s:
                 continue
-            found = self._simulated(scored.candidate, stages)
-            if found.step_s < scored.step_s * (1 - SLACK):
-                return found
-        return None
+            yield stages
 
     def _simulated(self, candidate: Candidate, stages: tuple[Stage, ...]) -> Scored:
         simulation = simulate(self._timed(candidate, stages))
@@ -272,12 +276,12 @@ class _Evaluator:
             stages=stages,
         )
 
-    def cutter(self, candidate: Candidate) -> StageCutter:
+    def cutter(self, candidate: Candidate, step: float = WIDE_STEP) -> StageCutter:
         """Return the cutter of a candidate; those on pools alike have it in common."""
         shape, pool = self._shapes[candidate.shape], candidate.pool
         between = links(shape.work, pool, candidate.layout)
         place = pool.memory_bytes, pool.speed, between
-        key = (candidate.shape, candidate.layout, candidate.schedule, *place)
+        key = (candidate.shape, candidate.layout, candidate.schedule, step, *place)
         if key not in self._cutters:
             self._cutters[key] = StageCutter(
                 self._grid(candidate),
@@ -288,6 +292,7 @@ class _Evaluator:
                 whole_micro=most_whole(shape.batch, candidate.layout.replicas),
                 memory_bytes=pool.memory_bytes,
                 between=between,
+                step=step,
             )
         return self._cutters[key]
 

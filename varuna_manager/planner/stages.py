@@ -47,7 +47,8 @@ what uneven stages and messages cost in nearly all simulations, more in no other
 class StageCutter:
     """Cuts for one layout, schedule and slot memory.
 
-    `num_micro` is the largest share of a replica, `whole_micro` the same without a short micro-batch.
+    `num_micro` is the largest share of a replica, `whole_micro` the same without a short micro-batch. Under
+    eager 1F1B at most `step` more are in flight at a stage than at the next.
 
     A stage costs the lower bound it puts on the step: the way to it, all its work, then its reduction or the
     way back; see `bounds`. It recomputes only where it does not fit otherwise; the last stage never does, as
@@ -65,7 +66,9 @@ class StageCutter:
         whole_micro: int,
         memory_bytes: int,
         between: Links,
+        step: float = WIDE_STEP,
     ) -> None:
+        self.step = step
         self._grid, self._work, self._batch, self._between = grid, grid.work, batch, between
         self._layout, self._schedule = layout, schedule
         self._num_micro, self._whole_micro = num_micro, whole_micro
@@ -117,15 +120,20 @@ class StageCutter:
         """
         if self._schedule is not ScheduleKind.EAGER:
             return None
-        step = WIDE_STEP
-        for after, stage in zip(range(len(stages) - 1, 0, -1), stages, strict=False):
-            most = self._most_in_flight(stage, after + 1)
-            if most < self._largest_in_flight(after + 1):
-                step = min(step, (most - 1) / after)
+        step = self.step_of(stages)
         caps = [_wide_in_flight(left, self._num_micro, step) for left in range(len(stages), 0, -1)]
         if caps == [self._least_in_flight(left) for left in range(len(stages), 0, -1)]:
             return None
         return tuple(replace(stage, in_flight=cap) for stage, cap in zip(stages, caps, strict=True))
+
+    def step_of(self, stages: Sequence[Stage]) -> float:
+        """Return how many more than the next each stage has room for in flight, `WIDE_STEP` at most."""
+        step = self.step
+        for after, stage in zip(range(len(stages) - 1, 0, -1), stages, strict=False):
+            most = self._most_in_flight(stage, after + 1)
+            if most < self._largest_in_flight(after + 1):
+                step = min(step, (most - 1) / after)
+        return step
 
     def fits(self) -> bool:
         """Return whether any stages fit; most often equal ones do, which is soon seen."""
@@ -193,7 +201,7 @@ class StageCutter:
         That many hide uneven stages nearly always; a number that is the same at neighbours hides nothing.
         """
         if self._schedule is ScheduleKind.EAGER:
-            return _wide_in_flight(stages_left, self._num_micro, WIDE_STEP)
+            return _wide_in_flight(stages_left, self._num_micro, self.step)
         return most_in_flight(self._schedule, stages_left=stages_left, num_micro=self._num_micro)
 
     @cached_property
