@@ -9,12 +9,12 @@ import numpy as np
 from varuna_manager.planner.cuts import CutTable
 from varuna_manager.planner.grid import grid_of
 from varuna_manager.planner.layout_bounds import Columns, Ints, LayoutBound, layout_bound
+from varuna_manager.planner.least_busy import LeastKept, least_busy
 from varuna_manager.planner.memory import most_sums
 from varuna_manager.planner.objective import Use, least_use, objective, use_of
 from varuna_manager.planner.pipeline import most_micro_batches, most_whole, reduction_volume
 from varuna_manager.planner.pools import SlotPool, pools_for
 from varuna_manager.planner.request import PlanRequest
-from varuna_manager.planner.stages import LeastKept, least_busy
 from varuna_manager.planner.workload import Floats, Workload, workload
 from varuna_runtime.spec.batches import default_virtual_replicas, num_micro_batches
 from varuna_runtime.spec.job import JobSpec
@@ -176,7 +176,7 @@ class _OfShape:
             speed=float(self.rows.speed[index]),
             latency_s=2 * (replicas - 1) * latency_s,
             byte_s=byte_s * reduction_volume(self._virtual, replicas),
-            most_stages=int(self.rows.stages[self.rows.replicas == replicas].max()),
+            most_stages=min(_power_above(stages), self._grid.work.num_segments),
         )
         return least_s[stages - 1] + float(self._last_s[index])
 
@@ -214,6 +214,10 @@ def _least_by_stages(
     ends_s = np.maximum(way_s, work.forward_s[:, None] / speed + reduction_s)
     table = CutTable(lambda left: ends_s + busy.share_s(left) / speed)
     return tuple(float(table.worst(stages)[0]) for stages in range(1, most_stages + 1))
+
+
+def _power_above(count: int) -> int:
+    return 1 << (count - 1).bit_length()
 
 
 def candidates(

@@ -21,7 +21,7 @@ from varuna_manager.planner.pipeline import Pipeline, most_whole, pipeline
 from varuna_manager.planner.pools import SlotPool
 from varuna_manager.planner.request import PlanRequest
 from varuna_manager.planner.simulate import Simulation, simulate
-from varuna_manager.planner.stages import WIDE_STEP, StageCutter, links
+from varuna_manager.planner.stages import WIDE_STEP, StageCutter, links, stage_cutter
 from varuna_runtime.spec.layout import Layout, Stage
 
 MOVED_MAX = 128
@@ -214,7 +214,6 @@ class _Evaluator:
         score_of: Callable[[Candidate, float], float] = _as_fast,
     ) -> None:
         self._request, self._shapes, self._score_of = request, choices, score_of
-        self._cutters: dict[tuple[object, ...], StageCutter] = {}
 
     def score(self, candidate: Candidate) -> Scored:
         """Return the candidate, simulated with the best cuts that were found."""
@@ -277,24 +276,19 @@ class _Evaluator:
         )
 
     def cutter(self, candidate: Candidate, step: float = WIDE_STEP) -> StageCutter:
-        """Return the cutter of a candidate; those on pools alike have it in common."""
+        """Return the cutter of a candidate: the same on pools alike, and from plan to plan."""
         shape, pool = self._shapes[candidate.shape], candidate.pool
-        between = links(shape.work, pool, candidate.layout)
-        place = pool.memory_bytes, pool.speed, between
-        key = (candidate.shape, candidate.layout, candidate.schedule, step, *place)
-        if key not in self._cutters:
-            self._cutters[key] = StageCutter(
-                self._grid(candidate),
-                shape.batch,
-                layout=candidate.layout,
-                schedule=candidate.schedule,
-                num_micro=candidate.num_micro,
-                whole_micro=most_whole(shape.batch, candidate.layout.replicas),
-                memory_bytes=pool.memory_bytes,
-                between=between,
-                step=step,
-            )
-        return self._cutters[key]
+        return stage_cutter(
+            self._grid(candidate),
+            shape.batch,
+            layout=candidate.layout,
+            schedule=candidate.schedule,
+            num_micro=candidate.num_micro,
+            whole_micro=most_whole(shape.batch, candidate.layout.replicas),
+            memory_bytes=pool.memory_bytes,
+            between=links(shape.work, pool, candidate.layout),
+            step=step,
+        )
 
     def _grid(self, candidate: Candidate) -> StageGrid:
         return grid_of(self._shapes[candidate.shape].work, candidate.pool.speed)

@@ -307,63 +307,32 @@ class StageCutter:
         )
 
 
+@lru_cache(maxsize=48)
+def stage_cutter(
+    grid: StageGrid,
+    batch: BatchShape,
+    *,
+    layout: Layout,
+    schedule: ScheduleKind,
+    num_micro: int,
+    whole_micro: int,
+    memory_bytes: int,
+    between: Links,
+    step: float,
+) -> StageCutter:
+    """Return the same object for equal questions, as long as few others come between."""
+    return StageCutter(
+        grid,
+        batch,
+        layout=layout,
+        schedule=schedule,
+        num_micro=num_micro,
+        whole_micro=whole_micro,
+        memory_bytes=memory_bytes,
+        between=between,
+        step=step,
+    )
+
+
 def _wide_in_flight(stages_left: int, num_micro: int, step: float) -> int:
     return min(1 + int(step * (stages_left - 1)), num_micro)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeastKept:
-    """What stages keep at least, with up to `replicas` replicas of `num_micro` micro-batches or more."""
-
-    grid: StageGrid
-    memory_bytes: int  # of a slot
-    replicas: int
-    gradient_copies: int
-    num_micro: int
-
-
-@lru_cache(maxsize=16)
-def least_busy(kept: LeastKept) -> "LeastBusy":
-    """Return the same object for equal questions, as long as few others come between."""
-    return LeastBusy(kept)
-
-
-class LeastBusy:
-    """The least that stages put on a step beside the way to them and back, whatever the schedule.
-
-    The memory taken for it is less than any of them keeps.
-    """
-
-    def __init__(self, kept: LeastKept) -> None:
-        self._grid, self._memory_bytes, self._num_micro = kept.grid, kept.memory_bytes, kept.num_micro
-        self._kept = Residency(gradient_copies=kept.gradient_copies, held=1, replicas=kept.replicas)
-        self._table = CutTable(self._work_s)
-        self._share_of = lru_cache(self._share_at)
-        self._work_of = lru_cache(self._work_at)
-
-    def micro_s(self, num_stages: int) -> float:
-        """Return the work per micro-batch of the busiest of as many stages, at best."""
-        return float(self._table.worst(num_stages)[0])
-
-    def share_s(self, stages_left: int) -> Floats:
-        """Return the work of stages which with those after them make `stages_left`.
-
-        Or, where that is more, one micro-batch through all of these, then the backwards of the others.
-        """
-        return self._share_of(self._held(stages_left), stages_left == 1)
-
-    def _share_at(self, held: int, is_last: bool) -> Floats:
-        compute, num_micro = self._grid.work.compute_s, self._num_micro
-        micro = self._work_of(held, is_last)
-        others = (num_micro - 1) * (micro - self._grid.forward_s) if num_micro > 1 else 0.0
-        return np.asarray(np.maximum(num_micro * micro, compute[-1] - compute[:, None] + others))
-
-    def _work_s(self, stages_left: int) -> Floats:
-        return self._work_of(self._held(stages_left), stages_left == 1)
-
-    def _work_at(self, held: int, is_last: bool) -> Floats:
-        return self._grid.micro_s(replace(self._kept, held=held), self._memory_bytes, is_last=is_last)
-
-    def _held(self, stages_left: int) -> int:
-        """Return a power of two that is no more than they hold: there are few of these."""
-        return 1 << (min(stages_left, self._num_micro).bit_length() - 1)
