@@ -136,7 +136,8 @@ def objective(request: PlanRequest, step_s: Floats, use: Use) -> Objective:
         case Kind.COST:
             return Cost()
         case Kind.PROGRESS:
-            num_nodes = len(request.nodes)
+            # There are more than those asked for where the question is how many would be enough.
+            num_nodes = max(len(request.nodes), int(use.num_nodes.max(initial=0)))
             steps_per_s = np.zeros(num_nodes + 1)
             np.maximum.at(steps_per_s, use.num_nodes, 1 / np.maximum(step_s, SHORTEST_S))
             return Progress(

@@ -108,6 +108,13 @@ def test_without_losses_progress_chooses_as_throughput_does(asked: PlanRequest) 
         assert found.explanation.value == pytest.approx(fastest.explanation.value * NO_LOSSES.horizon_s)
 
 
+def test_a_job_by_progress_that_does_not_fit_is_told_how_many_more_nodes_would_do() -> None:
+    costs = [segment(param_bytes=2**26) for _ in range(6)]
+    spec = job(objective="progress", nodes={"max": 8})
+    asked = request(spec, costs, nodes(1, memory_bytes=2**30), measured=profile(costs))
+    assert refused(asked).change.startswith("add 5 nodes like n000")
+
+
 @given(requests(), st.lists(st.floats(0.1, 9.0), min_size=8, max_size=8))
 @settings(max_examples=40, deadline=None, derandomize=True)
 def test_no_layout_is_cheaper_a_sample_than_the_plan_by_cost(
