@@ -33,6 +33,9 @@ plan(asked)
 print(time.perf_counter() - started_s)
 """
 
+ORIGINAL_S = 0.613
+"""The original tool's simulation of 64 stages and 512 micro-batches, as its setup builds it."""
+
 
 def large(num_nodes: int, slots: int) -> PlanRequest:
     """Return 96 segments, five micro-batch sizes and 8,192 samples a step on many slots."""
@@ -52,15 +55,19 @@ def large(num_nodes: int, slots: int) -> PlanRequest:
 def speed(options: Options) -> Case:
     """Time plans over all candidates, from a cold import and warm."""
     case = Case(
-        name="speed", title="all candidates", settings="96 segments, 5 micro-batch sizes, batch 8,192"
+        name="speed",
+        title="all candidates",
+        settings="96 segments, 5 micro-batch sizes, batch 8,192; warm: with a node less each time",
     )
     limits = {128: (1.0, 0.1), 1250: (10.0, 10.0)}
     for num_nodes, (cold_limit_s, warm_limit_s) in limits.items():
         rounds = options.rounds(5 if num_nodes < 1000 else 2)
         asked = large(num_nodes, 8)
         cold = Spread.of([_cold_s(num_nodes) for _ in range(rounds)])
-        plan(asked)
-        warm = Spread.of([_seconds(partial(plan, asked)) for _ in range(rounds)])
+        fewer = [replace(asked, nodes=asked.nodes[:-lost]) for lost in range(1, rounds + 2)]
+        for one in (asked, fewer[0]):  # the first two load what simulates
+            plan(one)
+        warm = Spread.of([_seconds(partial(plan, one)) for one in fewer[1:]])
         for name, spread, limit_s in (("cold", cold, cold_limit_s), ("warm", warm, warm_limit_s)):
             text = f"{num_nodes * 8} slots, {name}, seconds"
             case.rows.append(Row(name=text, step_s=spread))
@@ -100,33 +107,45 @@ def brute_force(options: Options) -> Case:
 
 
 def gaps(options: Options) -> Case:
-    """Gap of chosen plans to the bound over all candidates."""
-    found = []
-    for seed in range(10 if options.quick else 60):
-        asked = small(1000 + seed, most_segments=16, most_nodes=16)
-        answer = plan(asked)
-        assert isinstance(answer.outcome, Plan)
-        assert answer.explanation is not None
-        found.append(answer.outcome.predicted_step_s / answer.explanation.lower_bound_s - 1)
-    case = Case(name="gap", title="chosen plan to the bound", settings=f"{len(found)} random requests")
-    case.claims.append(Claim(text="gap", value=Spread.of(found), target=0.01, at_most=True))
+    """Gap of chosen plans to the bound over all candidates, for few slots and for up to 1,024."""
+    few = [small(1000 + seed, most_segments=16, most_nodes=16) for seed in range(10 if options.quick else 60)]
+    full = large(128, 8)
+    many = [replace(full, nodes=full.nodes[:n]) for n in range(128, 3, -25 if options.quick else -5)]
+    case = Case(
+        name="gap",
+        title="chosen plan to the bound",
+        settings=f"{len(few)} random requests; 32 to 1,024 slots, {len(many)} pools",
+    )
+    for text, every in (("random requests", few), ("up to 1,024 slots", many)):
+        spread = Spread.of([_gap(one) for one in every])
+        case.claims.append(Claim(text=f"gap, {text}", value=spread, target=0.01, at_most=True))
     return case
 
 
+def _gap(asked: PlanRequest) -> float:
+    answer = plan(asked)
+    assert isinstance(answer.outcome, Plan)
+    assert answer.explanation is not None
+    return answer.outcome.predicted_step_s / answer.explanation.lower_bound_s - 1
+
+
 def simulator(options: Options) -> Case:
-    """Compiled against plain simulation in the same run."""
-    case = Case(name="simulator", title="P=64, M=512, eager 1F1B", settings="against the plain event loop")
-    stage = uniform(1).stages[0]
+    """Compiled against plain simulation in the same run, and against the original tool's published time."""
+    case = Case(name="simulator", title="P=64, M=512", settings="one step, uniform stages, free links")
+    limits = {ScheduleKind.EAGER: 500, ScheduleKind.WORK_CONSERVING: 100, ScheduleKind.ZERO_BUBBLE: 100}
     links = uniform(1).boundaries[:1] * 63
-    asked = replace(uniform(512), stages=(stage,) * 64, boundaries=links, schedule=ScheduleKind.EAGER)
-    ends(asked, alone(512))
-    compiled_s = min(_seconds(lambda: ends(asked, alone(512))) for _ in range(options.rounds(5)))
-    plain_s = _seconds(lambda: run(asked, alone(512)))
-    case.claims.append(Claim(text="plain / compiled", value=Spread.of([plain_s / compiled_s]), target=10.0))
-    case.notes.append(
-        f"compiled {compiled_s * 1000:.2f} ms, plain {plain_s * 1000:.0f} ms; the original tool took 613 ms "
-        "(as built), 98 ms (repaired, -O3), measured on another machine"
-    )
+    for schedule, times in limits.items():
+        asked = replace(uniform(512), stages=uniform(1).stages[:1] * 64, boundaries=links, schedule=schedule)
+        timed = partial(ends, asked, alone(512))
+        timed()  # compiles
+        compiled_s = min(_seconds(timed) for _ in range(options.rounds(5)))
+        plain_s = _seconds(partial(run, asked, alone(512)))
+        ratios = {"plain / compiled": (plain_s, 10.0), "original tool / compiled": (ORIGINAL_S, float(times))}
+        for text, (other_s, target) in ratios.items():
+            value = Spread.of([other_s / compiled_s])
+            case.claims.append(Claim(text=f"{schedule.value}: {text}", value=value, target=target))
+        case.notes.append(f"{schedule.value}: {compiled_s * 1000:.2f} ms, plain {plain_s * 1000:.0f} ms")
+    case.notes.append("the original tool as built, 1F1B, on another machine: 613 ms; repaired, -O3: 98 ms")
     return case
 
 
