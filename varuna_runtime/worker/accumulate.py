@@ -147,7 +147,7 @@ class _Buffer:
     views: tuple[Tensor, ...]
 
 
-_Loose = tuple[Tensor | None, ...]  # one micro-batch's gradients as autograd gave them, never written to
+_Loose = Sequence[Tensor | None]  # one micro-batch's gradients as autograd gave them, never written to
 
 
 class Accumulator:
@@ -161,6 +161,7 @@ class Accumulator:
     def __init__(self, space: Space, device: torch.device) -> None:
         self.space = space
         self._touched = [False] * len(space.names)
+        self._parts: list[int] | None = None  # gradients that are parts of larger storages, once known
         self._device = device
         self.num_buffers = 0
         self._free: list[_Buffer] = []
@@ -190,11 +191,12 @@ class Accumulator:
 
         `is_last`: it ends its virtual replica.
         """
-        picked = tuple(gradients[p] for p in self.space.positions)
-        self._touched = [was or g is not None for was, g in zip(self._touched, picked, strict=True)]
+        picked = [gradients[p] for p in self.space.positions]
+        if not all(self._touched):
+            self._touched = [was or g is not None for was, g in zip(self._touched, picked, strict=True)]
         leaf = self._leaf
         if leaf is None:
-            self._leaf = tuple(map(_without_neighbours, picked)) if is_last else self._gathered(picked)
+            self._leaf = self._kept(picked) if is_last else self._gathered(picked)
             return
         assert isinstance(leaf, _Buffer), "a virtual replica goes on after its last micro-batch"
         for view, gradient in zip(leaf.views, picked, strict=True):
@@ -222,6 +224,17 @@ class Accumulator:
             self._result = self._spare()
         return self._result.flat
 
+    def _kept(self, gradients: _Loose) -> _Loose:
+        """Return gradients to keep: of a part of a larger storage a copy, as it would hold all of that.
+
+        Which are such parts follows from what computes them, so the first time tells.
+        """
+        if self._parts is None:
+            self._parts = [at for at, g in enumerate(gradients) if g is not None and _is_part(g)]
+        if not self._parts:
+            return gradients
+        return [g.clone() if g is not None and at in self._parts else g for at, g in enumerate(gradients)]
+
     def _merged(self, left: _Buffer | _Loose, right: _Buffer | _Loose) -> _Buffer:
         if isinstance(left, _Buffer) and isinstance(right, _Buffer):
             left.flat.add_(right.flat)
@@ -229,7 +242,10 @@ class Accumulator:
             return left
         into = next((value for value in (left, right) if isinstance(value, _Buffer)), None) or self._spare()
         for view, first, second in zip(into.views, _values(left), _values(right), strict=True):
-            _set_sum(view, first, second)
+            if first is not None and second is not None:
+                torch.add(first, second, out=view)
+            else:
+                _set_alone(view, second if first is None else first)
         return into
 
     def _gathered(self, value: _Buffer | _Loose) -> _Buffer:
@@ -252,21 +268,16 @@ def _values(value: _Buffer | _Loose) -> _Loose:
     return value.views if isinstance(value, _Buffer) else value
 
 
-def _set_sum(view: Tensor, first: Tensor | None, second: Tensor | None) -> None:
-    """Set `view`, which may be one of the two, to their sum; a missing gradient counts as zero."""
-    if first is not None and second is not None:
-        torch.add(first, second, out=view)
-    elif (alone := first if second is None else second) is not None:
+def _set_alone(view: Tensor, alone: Tensor | None) -> None:
+    """Set `view`, which may be the same, to the sum of a gradient and a missing one, which counts as zero."""
+    if alone is not None:
         torch.add(alone, 0.0, out=view)  # which tells a negative zero from a zero, as adding zeros does
     else:
         view.zero_()
 
 
-def _without_neighbours(gradient: Tensor | None) -> Tensor | None:
-    """Return a gradient in storage of its own: a part of a larger one would hold all of it."""
-    if gradient is None or gradient.untyped_storage().nbytes() == gradient.nbytes:
-        return gradient
-    return gradient.clone()
+def _is_part(gradient: Tensor) -> bool:
+    return gradient.untyped_storage().nbytes() != gradient.nbytes
 
 
 def _merges(roots: Sequence[Node]) -> dict[tuple[Node, Node], Node]:
