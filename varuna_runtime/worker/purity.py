@@ -59,12 +59,19 @@ class Watch:
             if not type(part).__module__.startswith(_STATELESS)
         ]
         self._num_looks = 0
+        self._known: tuple[list[Tensor], list[int]] | None = None  # as the last forward left it
+
+    def begin(self) -> None:
+        """Begin a step: what was there before may have changed between two steps."""
+        self._known = None
 
     def look(self, inputs: Sequence[Tensor]) -> Look:
         """Return the state before a forward."""
         at = self._num_looks
         self._num_looks += 1
-        seen = self._seen(inputs, is_full=at < _FULL_LOOKS or at % _FULL_LOOK_EVERY == 0)
+        is_full = at < _FULL_LOOKS or at % _FULL_LOOK_EVERY == 0
+        held = self._held() if self._known is None or is_full else self._known
+        seen = self._seen(inputs, held, is_full=is_full)
         if at == 0:
             names = self._names(len(inputs))
             seen.copies.extend(
@@ -74,7 +81,8 @@ class Watch:
 
     def changes(self, before: Look, inputs: Sequence[Tensor]) -> list[str]:
         """Return the local names of what is not as it was."""
-        after = self._seen(inputs, is_full=before.is_full)
+        self._known = self._held()
+        after = self._seen(inputs, self._known, is_full=before.is_full)
         changed: set[str] = set()
         if after.versions != before.versions or not all(map(is_, after.tensors, before.tensors)):
             marks = [zip(map(id, look.tensors), look.versions, strict=True) for look in (before, after)]
@@ -88,11 +96,15 @@ class Watch:
         changed |= {name for name, t, copy in before.copies if not is_same_tensor(t, copy)}
         return sorted(changed)
 
-    def _seen(self, inputs: Sequence[Tensor], *, is_full: bool) -> Look:
-        # Python between matrix products is slow, as no cache holds it: little of it for most looks.
+    def _held(self) -> tuple[list[Tensor], list[int]]:
+        """Return the module's tensors and their versions; quick, for no cache holds this code meanwhile."""
         here = [owner.get(key) for owner, key in self._places]
-        tensors = [*inputs, *[_ABSENT if tensor is None else tensor for tensor in here]]
-        versions = [tensor._version for tensor in tensors]
+        tensors = [_ABSENT if tensor is None else tensor for tensor in here]
+        return tensors, [tensor._version for tensor in tensors]
+
+    def _seen(self, inputs: Sequence[Tensor], held: tuple[list[Tensor], list[int]], *, is_full: bool) -> Look:
+        tensors = [*inputs, *held[0]]
+        versions = [*[tensor._version for tensor in inputs], *held[1]]
         if not is_full:
             return Look(False, tensors, versions, [], {}, [])
         shapes = [

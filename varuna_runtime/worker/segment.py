@@ -91,6 +91,11 @@ class SegmentRunner:
         # A module that edits its input in place needs a copy: the input is a leaf, and it is stashed.
         self._copies_inputs = any(getattr(m, "inplace", False) for m in module.modules())
 
+    def begin(self) -> None:
+        """Begin a step, or an evaluation: parameters and buffers may have changed since the one before."""
+        if self._watch:
+            self._watch.begin()
+
     def forward(self, inputs: Sequence[Tensor], *, key: int, head: Head | None = None) -> Frame:
         """Run the segment under `key`; with a head the only output is the sum of the loss."""
         leaves = tuple(_leaf(t) for t in inputs)
@@ -112,6 +117,7 @@ class SegmentRunner:
         """Like `evaluate`; return what `head`, outside autocast, makes of what the module returned."""
         kept = tuple(_as_received(t) for t in inputs)
         given = tuple(t.clone() for t in kept) if self._copies_inputs else kept
+        self.begin()
         with torch.no_grad(), in_eval_mode(self.module):
             before = self._watch.look(kept) if self._watch else None
             seed_generators(key, self.device)

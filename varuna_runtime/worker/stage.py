@@ -75,6 +75,8 @@ class StageRunner:
         self._owed.clear()
         self._losses.clear()
         self._statistics.begin()
+        for segment in self._segments:
+            segment.begin()
         for accumulator in (a for of_segment in self._accumulators for a in of_segment):
             accumulator.start(virtual, owned)
 

@@ -88,6 +88,19 @@ def test_a_change_is_seen_by_name(kind: str) -> None:
     assert watch.changes(before, ()) == [f"0.{name}"]
 
 
+def test_what_changes_between_two_forwards_of_a_step_is_seen_and_between_two_steps_is_not() -> None:
+    module = nn.Linear(3, 3)
+    watch = Watch(module)
+    found = []
+    for is_new_step in [True] * 5 + [False]:
+        with torch.no_grad():
+            module.weight.add_(1.0)
+        if is_new_step:
+            watch.begin()
+        found.append(watch.changes(watch.look(()), ()))
+    assert found == [[], [], [], [], [], ["weight"]]
+
+
 def test_a_forward_that_changes_nothing_is_let_be() -> None:
     module = nn.Sequential(Stateful(lambda m: (m.mean + 1, m.history[:], m.state.calls)), nn.Tanh())
     watch = Watch(module)
