@@ -82,9 +82,9 @@ def drawn(seed: int, models: Mapping[str, Example], segments: Mapping[str, int])
                 first=first,
                 last=last,
                 recompute=draw.random() < 0.5,
-                in_flight=draw.choice((0, draw.randint(1, num_micro))) if schedule in CAPPED else 0,
+                in_flight=_in_flight(draw, schedule, num_stages - s, num_micro),
             )
-            for first, last in pairwise(edges)
+            for s, (first, last) in enumerate(pairwise(edges))
         ),
         replicas=replicas,
         num_micro=num_micro,
@@ -95,6 +95,14 @@ def drawn(seed: int, models: Mapping[str, Example], segments: Mapping[str, int])
         shards=draw.random() < 0.3,
         order=draw.randrange(2**16),
     )
+
+
+def _in_flight(draw: random.Random, schedule: ScheduleKind, stages_left: int, num_micro: int) -> int:
+    """Return a cap: any for a rule, by nature or as many as the planner gives for eager 1F1B."""
+    if schedule in CAPPED:
+        return draw.choice((0, draw.randint(1, num_micro)))
+    wide = 1 + 5 * (stages_left - 1) // 2
+    return wide if schedule is ScheduleKind.EAGER and num_micro % 2 else 0
 
 
 class Examples:

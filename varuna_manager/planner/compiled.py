@@ -150,7 +150,8 @@ def _digest() -> str:
     parts = (
         (f.__name__, f.__code__.co_code.hex(), repr(f.__code__.co_consts), f.__code__.co_names) for f in PARTS
     )
-    return sha256(repr(tuple(parts)).encode()).hexdigest()
+    numbers = sorted((name, n) for name, n in vars(kernel).items() if isinstance(n, int | float))
+    return sha256(repr((tuple(parts), numbers)).encode()).hexdigest()
 
 
 def task_of(candidate: Pipeline, group: Group) -> Task:
