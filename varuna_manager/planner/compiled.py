@@ -193,8 +193,11 @@ def task_of(candidate: Pipeline, group: Group) -> Task:
 def _ahead_s(candidate: Pipeline, group: Group) -> float:
     """Return the least time from the start of an op to the arrival of its message.
 
-    0 where ranks share wires, or where other times are so much longer that there would be many such spans.
+    0 where ranks share wires, or where other times are so much longer that there would be many such spans;
+    nor does a list that nothing deviates from ask for it.
     """
+    if group.wires or (RULES[candidate.schedule] == LISTED and len(group.micro_batches) == 1):
+        return 0.0
     has_luck = group.seed is not None
     factor = min(candidate.compute_factor, default=1.0) if has_luck else 1.0
     ahead_s, longest_s = inf, max(stage.micro_s for stage in candidate.stages)
@@ -205,7 +208,7 @@ def _ahead_s(candidate: Pipeline, group: Group) -> float:
         op_s *= factor * min(candidate.last_compute, 1.0)
         serial_s = boundary.serial_s * min(candidate.last_bytes, 1.0)
         ahead_s = min(ahead_s, op_s + serial_s + boundary.latency_s + min(late_s))
-    return 0.0 if group.wires or longest_s > SPANS_MAX * ahead_s else ahead_s
+    return 0.0 if longest_s > SPANS_MAX * ahead_s else ahead_s
 
 
 @lru_cache(maxsize=16)
