@@ -12,10 +12,11 @@ from varuna_runtime.spec.errors import InvalidInput
 NUM_DRAWS = 128
 MOMENTS_MAX = 256
 """Moments of loss that are looked at in one draw; a pool that sees more within the horizon is hopeless."""
-PRIOR_LOSSES = 1.0
-PRIOR_NODE_S = 36000.0
+PRIOR_LOSSES = 0.1
+PRIOR_NODE_S = 3600.0
 """What a pool is taken to have seen before it was watched: a Gamma prior, with a mean of a loss in 10 hours
-of a node. Recorded spot pools lose a node in 1 to 20 hours; the prior weighs as much as the first loss."""
+of a node. Recorded spot pools lose a node in 1 to 20 hours; the prior weighs as an hour of a node, so that
+a pool which is much worse is known for that after minutes."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _KEPT, _WHEN, _SIZE, _WHERE = range(4)  # streams of luck

@@ -59,7 +59,7 @@ def test_losses_come_from_a_rate_an_hour_or_from_a_recording(tmp_path: Path) -> 
     pool.write_text("0,add,a\n0,add,b\n0,add,c\n3600000,remove,a\n3600000,remove,b\n7200000,remove,c\n")
     found = losses_of(Objective.PROGRESS, None, pool)
     assert found is not None
-    assert found.per_node_s == pytest.approx(4 / (36000 + 4 * 3600))
+    assert found.per_node_s == pytest.approx(3.1 / (5 * 3600))
     assert found.burst_weights == (2.0, 1.0)
 
 
