@@ -55,7 +55,6 @@ class AgentLoop:
         self.steps: dict[str, int] = {}
         self.max_nodes_planned = 10_000
         self.is_feasible = True
-        self.step_s_by_nodes: dict[int, float] = {}
         self._queue: deque[e.AnyEvent] = deque()
         self._is_draining_queue = False
         self.feed(e.ManagerStarted(at_s=self.now_s, epoch=1))

@@ -85,7 +85,7 @@ def _on_phase(change: Change, job: Job) -> None:
         case JobPhase.DRAINING:
             reason = f"the drain was not done in time; {job.reason}"
             change.announce(What.MORPH, reason, job=job)
-            job = generations.drain_took(change, job)
+            job = generations.drain_failed(change, job)
             generations.begin(change, generations.end(change, job, reason), reason)
         case _:
             change.put_job(replace(job, asked_version=None, deadline_s=None))

@@ -31,11 +31,26 @@ def reason(state: State, run: Run) -> str:
 
 def is_due(state: State, job: Job, run: Run, at_s: float) -> bool:
     """Return True if work must move off some member now; reads durable state only."""
-    soon_s = at_s + _lead_s(state, job, run, 0.0)
+    soon_s = at_s + lead_s(state, job, run)
     return any(
         node.is_due or node.phase is not NodePhase.NOTICED or (node.notice_deadline_s or 0.0) <= soon_s
         for node in leaving(state, run)
     )
+
+
+def drain_until_s(state: State, job: Job, run: Run, at_s: float) -> float:
+    """Return when a drain that is asked for now must be over; reads durable state only.
+
+    A notice that is far off gives it no longer than it has without one: a drain that hangs must be seen.
+    """
+    members = (state.nodes[name] for name in run.members)
+    noticed = [(n.notice_deadline_s, n.is_due) for n in members if n.notice_deadline_s is not None]
+    usual_s = at_s + max(state.config.drain_timeout_s, lead_s(state, job, run))
+    if not noticed:
+        return usual_s
+    nearest_s, is_due = min(noticed)
+    until_s = nearest_s - state.config.notice_margin_s
+    return until_s if is_due else min(until_s, usual_s)
 
 
 def drain_at_s(state: State, node: Node) -> float | None:
@@ -45,7 +60,7 @@ def drain_at_s(state: State, node: Node) -> float | None:
     for job in state.iter_open():
         run = job.run
         if job.phase is JobPhase.RUNNING and run and run.members.get(node.node) == node.incarnation:
-            return node.notice_deadline_s - _lead_s(state, job, run, _heard_step_s(state, job))
+            return node.notice_deadline_s - lead_s(state, job, run, _heard_step_s(state, job))
     return None
 
 
@@ -62,7 +77,7 @@ def _heard_step_s(state: State, job: Job) -> float:
     return progress.step_s if progress and progress.generation == job.generation else 0.0
 
 
-def _lead_s(state: State, job: Job, run: Run, heard_step_s: float) -> float:
+def lead_s(state: State, job: Job, run: Run, heard_step_s: float = 0.0) -> float:
     """Return how long before the end of a node a drain must begin.
 
     The slower of the predicted and the heard step counts: too early costs little, too late the work.

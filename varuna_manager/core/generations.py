@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from varuna_manager.core import pace, policy, pool
+from varuna_manager.core import departures, pace, policy, pool
 from varuna_manager.core.actions import (
     AbortRanks,
     ActivateRanks,
@@ -176,7 +176,7 @@ def send_abort(change: Change, job: Job, node: Node, generation: int, reason: st
 def begin_drain(change: Change, job: Job, run: Run, reason: str) -> None:
     """Let every rank stop at an agreed durable step; without time for it, go on as after a loss."""
     change.announce(What.MORPH, reason, job=job)
-    until_s = drain_until_s(change, run)
+    until_s = departures.drain_until_s(change.state, job, run, change.at_s)
     if until_s <= change.at_s:
         begin(change, end(change, job, reason), f"{reason}; too late to drain")
         return
@@ -187,17 +187,14 @@ def begin_drain(change: Change, job: Job, run: Run, reason: str) -> None:
 
 
 def drain_took(change: Change, job: Job) -> Job:
-    """Remember how long the drain that ends now took; one that was not done took at least so long."""
+    """Remember how long the drain that ends now took."""
     return change.put_job(replace(job, drain_s=change.at_s - job.since_s))
 
 
-def drain_until_s(change: Change, run: Run) -> float:
-    """Return when a drain must be over: the nearest notice less the margin, else the usual time-out."""
-    nodes = (change.state.nodes[name] for name in run.members)
-    notices = [n.notice_deadline_s for n in nodes if n.notice_deadline_s is not None]
-    if not notices:
-        return change.at_s + change.config.drain_timeout_s
-    return min(notices) - change.config.notice_margin_s
+def drain_failed(change: Change, job: Job) -> Job:
+    """Remember that a drain takes longer than the one that ends now had; no less than was thought before."""
+    thought_s = change.config.drain_guess_s if job.drain_s is None else job.drain_s
+    return change.put_job(replace(job, drain_s=max(thought_s, change.at_s - job.since_s)))
 
 
 def reachable(change: Change, run: Run) -> list[str]:

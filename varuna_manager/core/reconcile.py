@@ -88,7 +88,7 @@ def _tend_draining(change: Change, job: Job, run: Run) -> None:
     if lost := _lost(change.state, run):
         _restart(change, job, lost)
         return
-    until_s = generations.drain_until_s(change, run)
+    until_s = departures.drain_until_s(change.state, job, run, change.at_s)
     if job.deadline_s is None or until_s >= job.deadline_s:
         return
     if until_s <= change.at_s:

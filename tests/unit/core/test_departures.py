@@ -247,3 +247,33 @@ def test_people_see_until_when_a_noticed_node_is_used() -> None:
     assert job.reason == "the pool has 2 nodes; soon to leave: b (notice from file: 60.0 s ahead)"
     told = [x.why for x in sim.all_of(a.Announce) if isinstance(x, a.Announce) and x.what == "node-notice"]
     assert told == ["vanishes in 60.0 s (file); used for about 35 s of them"]
+
+
+def test_a_drain_that_hangs_is_given_up_in_the_usual_time_however_far_off_another_notice_is() -> None:
+    sim = _running("a", "b", "c")
+    sim.notice("c", 3600.0)
+    sim.hold("drain")
+    sim.drain("b")
+    sim.pass_time(CoreConfig().drain_timeout_s)
+    assert sim.job("j").phase is JobPhase.RUNNING
+    assert _members(sim) == ["a"]
+
+
+def test_a_drain_has_time_for_the_steps_that_it_needs() -> None:
+    sim = _running(config=CoreConfig(drain_timeout_s=20.0))
+    sim.hold("drain")
+    sim.drain("b")
+    sent = [x.within_s for x in sim.all_of(a.DrainRanks) if isinstance(x, a.DrainRanks)]
+    assert sent == [FIRST_S, FIRST_S]
+
+
+def test_a_notice_that_left_no_time_for_its_drain_makes_no_later_drain_begin_later() -> None:
+    sim = _running("a", "b", "c")
+    sim.hold("drain")
+    sim.notice("c", 3.0)
+    sim.pass_time(1.0)
+    sim.release("drain")
+    assert _members(sim) == ["a", "b"]
+    sim.actions.clear()
+    sim.notice("b", 120.0)
+    assert _drain_after(sim) <= 120.0 - FIRST_S
