@@ -52,8 +52,9 @@ def on_refreshed(change: Change, event: ProfileRefreshed) -> None:
     if len(event.factors) != run.plan.layout.stages or not event.slow.keys() <= run.members.keys():
         return
     by = f"steps of generation {run.number} up to {event.step + 1}"
+    remembered = _remembered(change.config, job, change.at_s)
     slow = {
-        incarnation: at for incarnation, at in job.slow.items() if incarnation not in run.members.values()
+        incarnation: at for incarnation, at in remembered.items() if incarnation not in run.members.values()
     }
     slow |= {run.members[node]: Slowness(factor=f, at_s=change.at_s) for node, f in event.slow.items()}
     profile = refreshed(job.profile, run.plan, event.factors, by=by)
@@ -75,12 +76,16 @@ def as_request(change: Change, job: Job, nodes: tuple[Node, ...]) -> tuple[Plann
 
     Such a sight is forgotten after a while: a node that no plan uses has no steps to show that it recovered.
     """
-    since_s = change.at_s - change.config.slow_memory_s
-    slow = {incarnation: at.factor for incarnation, at in job.slow.items() if at.at_s >= since_s}
+    slow = _remembered(change.config, job, change.at_s)
     return tuple(
-        replace(asked, speed=_speed(slow[node.incarnation])) if node.incarnation in slow else asked
+        replace(asked, speed=_speed(slow[node.incarnation].factor)) if node.incarnation in slow else asked
         for node, asked in zip(nodes, pool.as_request(nodes), strict=True)
     )
+
+
+def _remembered(config: CoreConfig, job: Job, at_s: float) -> dict[str, Slowness]:
+    since_s = at_s - config.slow_memory_s
+    return {incarnation: seen for incarnation, seen in job.slow.items() if seen.at_s >= since_s}
 
 
 def _counts(job: Job, run: Run, event: StepSeen) -> bool:
@@ -102,8 +107,9 @@ def _news(
     if job.profile is None:
         return None
     found = paces(job.profile, run.plan, times)
-    slow = {node: pace for node, pace in found.nodes.items() if _is_slow(config, job, run, node, pace)}
-    known = {node for node, incarnation in run.members.items() if incarnation in job.slow}
+    remembered = _remembered(config, job, event.at_s)
+    known = {node for node, incarnation in run.members.items() if incarnation in remembered}
+    slow = {n: pace for n, pace in found.nodes.items() if _is_slow(config, pace, is_known=n in known)}
     is_off = any(max(pace, 1 / pace) > 1 + config.refresh_min for pace in found.stages)
     if not is_off and slow.keys() == known:
         return None
@@ -118,9 +124,9 @@ def _news(
     )
 
 
-def _is_slow(config: CoreConfig, job: Job, run: Run, node: str, pace: float) -> bool:
+def _is_slow(config: CoreConfig, pace: float, *, is_known: bool) -> bool:
     """One that is known to be slow must get well half the way before it counts as fast again."""
-    limit = config.slow_min / 2 if run.members[node] in job.slow else config.slow_min
+    limit = config.slow_min / 2 if is_known else config.slow_min
     return pace > 1 + limit
 
 

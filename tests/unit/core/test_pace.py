@@ -193,6 +193,27 @@ def test_a_slow_node_is_forgotten_after_a_while_and_with_its_incarnation(sim: Si
     assert speeds(last_request(sim).request.nodes)["b"] == 1.0
 
 
+def test_a_node_that_goes_on_to_be_slow_is_planned_with_as_slow_for_as_long(sim: Sim) -> None:
+    train(sim, WARM_UP_STEPS + WINDOW, {1: 2.0})
+    for _ in range(4):
+        sim.pass_time(sim.config.slow_memory_s / 2 + 1)
+        train(sim, WINDOW, {1: 2.0})
+    assert len(refreshes(sim)) == 3, "once it would be forgotten, and no more often"
+    sim.join("c")
+    assert speeds(last_request(sim).request.nodes)["b"] == 0.5
+
+
+def test_slow_nodes_of_long_ago_do_not_pile_up(sim: Sim) -> None:
+    for number in range(1, 4):
+        train(sim, WARM_UP_STEPS + WINDOW, {1: 2.0})
+        assert f"b#{number}" in sim.job("j").slow
+        sim.left("b")
+        sim.join("b")
+        sim.pass_time(sim.config.slow_memory_s + 1)
+    train(sim, WARM_UP_STEPS + WINDOW, {1: 2.0})
+    assert set(sim.job("j").slow) == {"b#4"}
+
+
 def test_a_manager_that_starts_again_begins_a_new_window(sim: Sim) -> None:
     train(sim, WARM_UP_STEPS + WINDOW - 1, {0: 2.0, 1: 2.0})
     sim.restart()
