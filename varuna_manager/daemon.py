@@ -101,6 +101,8 @@ async def _run(config: ManagerConfig, held: ExitStack) -> None:
             await parts.door.server.stop(_STOP_GRACE_S)
         for worker in workers:
             worker.cancel()
+    # Another version may start next: it must not judge anew what this one decided.
+    parts.database.keep_snapshot(snapshots.taken(parts.consumer.state, parts.consumer.journal_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from varuna_runtime.spec.layout import Infeasible, Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRow:
-    """The state after the journal entry `journal_id`; another `format` cannot be read."""
+    """The state after the journal entry `journal_id`; `format` tells versions apart."""
 
     journal_id: int
     format: str

@@ -1,6 +1,7 @@
 """Snapshots of the state, so that a restart replays only what came after; the journal stays the truth.
 
-A snapshot of another version is ignored: the whole journal is replayed instead.
+A snapshot of another version counts if its fields still fit, so records of the state only grow, by fields
+with defaults: a replay would judge by today's rules what was acted on by others, and wake jobs that are over.
 """
 
 from importlib.metadata import version
@@ -34,8 +35,13 @@ def taken(state: State, journal_id: int) -> SnapshotRow:
 
 def _newest(database: Database) -> tuple[State, int]:
     row = database.snapshot()
-    if row is None or row.format != _format():
+    if row is None:
         return State(config=CoreConfig()), 0
+    since = database.last_id() - row.journal_id
+    if row.format != _format() and since:
+        _log.warning(
+            "another version journaled events that are replayed by the rules of this one", count=since
+        )
     try:
         return canonical.loads(State, row.body), row.journal_id
     except InvalidInput as err:

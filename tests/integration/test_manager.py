@@ -3,6 +3,7 @@
 import socket
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from tests.support.manager_process import (
     until_over,
 )
 from varuna_manager.client import Client
+from varuna_manager.persistence import Database
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import Conflict, InvalidInput, NoManager, NotFound
 from varuna_runtime.spec.job import LayoutChoice
@@ -319,6 +321,10 @@ def test_a_stopped_manager_leaves_agents_alone_and_ends_cleanly(
         assert manager.stop() == 0
         with pytest.raises(NoManager):
             client.jobs()
+        with closing(Database(manager.home.journal)) as database:
+            kept = database.snapshot()
+            assert kept is not None
+            assert kept.journal_id == database.last_id()
         assert not {m.WhichOneof("body") for m in agent.heard} & {"abort", "leave", "fenced"}
         manager.start()
         agent.wait_for_message("welcome", 2)

@@ -25,6 +25,7 @@ PLAN = Plan(
     placement=(Slot(node="n", index=0),),
     predicted_step_s=0.1,
 )
+FIRST = Path(__file__).parents[2] / "data/snapshots/first.json"
 ENDPOINT = Endpoint(rank=0, host="h", port=1)
 HEAD = {"job": "j", "generation": 1, "rank": 0}
 HISTORY: tuple[events.Durable, ...] = (
@@ -81,11 +82,31 @@ def test_what_the_snapshot_holds_is_not_replayed(database: Database) -> None:
     assert snapshots.recovered(database).epoch == 99
 
 
-@pytest.mark.parametrize("change", [{"format": "older"}, {"body": b"{"}])
-def test_a_snapshot_that_cannot_be_read_is_ignored(database: Database, change: dict[str, object]) -> None:
+def test_a_snapshot_that_cannot_be_read_is_ignored(database: Database) -> None:
     good = snapshots.taken(replay((), CoreConfig()), len(HISTORY))
-    database.keep_snapshot(replace(good, **change))  # type: ignore[arg-type]
+    database.keep_snapshot(replace(good, body=b"{"))
     assert snapshots.recovered(database) == replay(HISTORY, CoreConfig())
+
+
+def test_what_another_version_decided_is_not_judged_anew(database: Database) -> None:
+    """FIRST is the state in which the first version left two jobs, one over, one draining a node."""
+    row = snapshots.taken(replay((), CoreConfig()), len(HISTORY))
+    database.keep_snapshot(replace(row, format="the first", body=FIRST.read_bytes()))
+    state = snapshots.recovered(database)
+    assert {job.job: (job.phase, job.generation) for job in state.jobs.values()} == {
+        "j": ("SUCCEEDED", 2),
+        "k": ("DRAINING", 2),
+    }
+    assert state.nodes["b"].notice_deadline_s is not None
+
+
+def test_events_that_another_version_journaled_are_told(
+    database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = snapshots.taken(replay(HISTORY[:9], CoreConfig()), 9)
+    database.keep_snapshot(replace(row, format="older"))
+    snapshots.recovered(database)
+    assert "another version journaled events" in capsys.readouterr().out
 
 
 def test_only_the_newest_snapshot_is_kept(database: Database) -> None:
