@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from math import isfinite
 from typing import Any, TypeVar
 
 import click
@@ -10,6 +11,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _DURATION = re.compile(r"(?:([0-9]+(?:\.[0-9]+)?)h)?(?:([0-9]+(?:\.[0-9]+)?)m)?(?:([0-9]+(?:\.[0-9]+)?)s?)?")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+class Number(click.FloatRange):
+    """A range of numbers; FloatRange alone lets `nan` and, without an upper end, `inf` through."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number, or refuse what is none."""
+        found = float(super().convert(value, param, ctx))
+        if not isfinite(found):
+            self.fail(f"seen {value!r}, wanted a number", param, ctx)
+        return found
 
 
 def as_seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from varuna_manager.cli.connect import connect
 from varuna_manager.cli.documents import plan_document
 from varuna_manager.cli.objectives import losses_of, objective_lines
-from varuna_manager.cli.options import examples, json_option, manager_option
+from varuna_manager.cli.options import Number, examples, json_option, manager_option
 from varuna_manager.cli.output import console, print_json, seconds
 from varuna_manager.cli.profile_file import write_profile
 from varuna_manager.cli.tables import table
@@ -49,7 +49,7 @@ FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 )
 @click.option(
     "--loss-rate",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     metavar="LOSSES",
     help="Of progress: losses of one node in an hour; default: as the manager has seen.",
 )

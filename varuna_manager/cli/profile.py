@@ -7,19 +7,21 @@ from typing import Any
 import click
 
 from varuna_manager.cli.job_on_disk import JobOnDisk, read_job
-from varuna_manager.cli.options import as_bytes, as_seconds, examples, json_option
+from varuna_manager.cli.options import Number, as_bytes, as_seconds, examples, json_option
 from varuna_manager.cli.output import console, print_json
 from varuna_manager.cli.profile_file import write_profile
 from varuna_manager.cli.profile_view import view
 from varuna_manager.cli.scripts import Measured, ScriptRefused, measure
 from varuna_runtime.spec import canonical
+from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import LinkCost, ProfiledModel
+from varuna_runtime.spec.profile_checks import flaw
 from varuna_runtime.spec.synthetic import SyntheticCosts, equal_segments, synthetic
 
 _SIZE: dict[str, Any] = {"callback": as_bytes, "metavar": "SIZE"}
 _TIME: dict[str, Any] = {"callback": as_seconds, "metavar": "DURATION"}
-_RATE: dict[str, Any] = {"type": click.FloatRange(min=0, min_open=True), "metavar": "GBIT/S"}
+_RATE: dict[str, Any] = {"type": Number(min=0, min_open=True), "metavar": "GBIT/S"}
 
 
 @click.command(
@@ -124,7 +126,10 @@ def _synthetic(
         same_node=LinkCost(latency_s=latency, bandwidth_bps=bandwidth_inside * 1e9),
         cross_node=LinkCost(latency_s=latency, bandwidth_bps=bandwidth * 1e9),
     )
-    return synthetic(model, costs)
+    made = synthetic(model, costs)
+    if why := flaw(made):
+        raise InvalidInput(f"no planner can use this profile: {why}")
+    return made
 
 
 def _model(file: Path | None, segments: int | None, params: int | None) -> ModelRecord | int:

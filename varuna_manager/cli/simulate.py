@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job
-from varuna_manager.cli.options import F, as_bytes, as_seconds, examples, json_option
+from varuna_manager.cli.options import F, Number, as_bytes, as_seconds, examples, json_option
 from varuna_manager.cli.output import console, print_json
 from varuna_manager.cli.profile_file import read_profile
 from varuna_manager.cli.recordings import read_recording, text_of
@@ -70,8 +70,8 @@ def _duration(flag: str, name: str, default: str | None, help_text: str) -> Call
 @click.option(
     "--memory", callback=as_bytes, default="16G", show_default=True, metavar="SIZE", help="Memory of a slot."
 )
-@click.option("--price", type=click.FloatRange(min=0), help="Dollars per hour of a node.")
-@click.option("--on-demand-price", type=click.FloatRange(min=0), help="The same for a node that stays.")
+@click.option("--price", type=Number(min=0), help="Dollars per hour of a node.")
+@click.option("--on-demand-price", type=Number(min=0), help="The same for a node that stays.")
 @_duration("--morph", "morph_s", "2s", "From the order to start to the first step; policy ours.")
 @_duration("--restart", "restart_s", "12s", "The same; policy paper.")
 @_duration("--warm", "warm_s", "8s", "To open the launcher on a new node; policy ours.")

@@ -1,7 +1,7 @@
 """What is to be expected of a pool: how often its nodes are lost, how many at once, and what that costs."""
 
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,9 @@ class LossRate:
 
     def __post_init__(self) -> None:
         """Refuse what is no chance."""
-        if min(self.per_node_s, *self.burst_weights) < 0 or sum(self.burst_weights) <= 0:
-            raise InvalidInput(f"loss rate: seen {self}, wanted nothing below 0 and a weight above it")
+        numbers = (self.per_node_s, *self.burst_weights)
+        if not all(0 <= number < inf for number in numbers) or sum(self.burst_weights) <= 0:
+            raise InvalidInput(f"loss rate: seen {self}, wanted numbers from 0 on and a weight above it")
 
     @property
     def mean_burst(self) -> float:

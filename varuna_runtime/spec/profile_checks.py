@@ -1,12 +1,16 @@
 """What is wrong with a profile that comes from outside: numbers no machine has, or another model's. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import isfinite
 
 from varuna_runtime.spec.model import ModelRecord
-from varuna_runtime.spec.profile import LinkCost, Profile, ProfiledModel
+from varuna_runtime.spec.profile import Profile, ProfiledModel
+
+MOST = 1e18
+"""Seconds or bytes of one thing; sums of them, and of what they are divided by, stay numbers."""
+SLOWEST_BPS = 1.0
 
 
 def difference(found: ModelRecord, wanted: ModelRecord) -> str:
@@ -28,7 +32,8 @@ def difference(found: ModelRecord, wanted: ModelRecord) -> str:
 
 def flaw(read: ProfiledModel) -> str:
     """Return why no planner can use this profile; empty where one can."""
-    return next(_flaws(read.profile, len(read.model.segments), read.model.hash()), "")
+    own = _flaws(read.profile, len(read.model.segments), read.model.hash())
+    return next(chain(own, _tied_flaws(read.model)), "")
 
 
 def _flaws(profile: Profile, num_segments: int, model_hash: str) -> Iterator[str]:
@@ -42,24 +47,45 @@ def _flaws(profile: Profile, num_segments: int, model_hash: str) -> Iterator[str
     for at in profile.by_micro_batch:
         if len(at.segments) != num_segments:
             yield f"{len(at.segments)} segments have costs, the model has {num_segments}"
+        yield from _number_flaws({"input_bytes": at.input_bytes})
         for index, cost in enumerate(at.segments):
-            for name, value in asdict(cost).items():
-                if value is not None and not (isfinite(value) and value >= 0):
-                    yield f"{name} of segment {index} is {value}, wanted 0 or more"
+            yield from _number_flaws({f"{name} of segment {index}": n for name, n in asdict(cost).items()})
+    yield from _number_flaws({"optimizer_step_s_per_byte": profile.optimizer_step_s_per_byte})
+    yield from _quantile_flaws("compute_factor", profile.compute_factor)
     for name, link in (("same_node", profile.same_node), ("cross_node", profile.cross_node)):
-        yield from _link_flaws(name, link)
+        yield from _number_flaws({f"{name}.latency_s": link.latency_s})
+        yield from _rate_flaws(f"{name}.bandwidth_bps", link.bandwidth_bps)
+        yield from _quantile_flaws(f"{name}.late_s", link.late_s)
     for one in profile.reductions:
-        if one.replicas < 2 or one.num_bytes < 1 or not (isfinite(one.seconds) and one.seconds > 0):
+        if one.replicas < 2 or not 1 <= one.num_bytes <= MOST or not 0 < one.seconds <= MOST:
             yield (
                 f"a sum over {one.replicas} replicas of {one.num_bytes} bytes took {one.seconds} s, "
                 "wanted two or more, and more than 0"
             )
-    if (copies := profile.host_to_device_bps) is not None and not (isfinite(copies) and copies > 0):
-        yield f"host_to_device_bps is {copies}, wanted more than 0, or null without a device to copy to"
+    if profile.host_to_device_bps is not None:
+        yield from _rate_flaws("host_to_device_bps", profile.host_to_device_bps)
 
 
-def _link_flaws(name: str, link: LinkCost) -> Iterator[str]:
-    if not (isfinite(link.latency_s) and link.latency_s >= 0):
-        yield f"{name}.latency_s is {link.latency_s}, wanted 0 or more"
-    if not (isfinite(link.bandwidth_bps) and link.bandwidth_bps > 0):
-        yield f"{name}.bandwidth_bps is {link.bandwidth_bps}, wanted more than 0"
+def _number_flaws(numbers: dict[str, float | None]) -> Iterator[str]:
+    for name, value in numbers.items():
+        if value is not None and not 0 <= value <= MOST:
+            yield f"{name} is {value}, wanted 0 to {MOST:g}"
+
+
+def _rate_flaws(name: str, value: float) -> Iterator[str]:
+    if not (isfinite(value) and value >= SLOWEST_BPS):
+        yield f"{name} is {value}, wanted {SLOWEST_BPS:g} or more"
+
+
+def _quantile_flaws(name: str, values: Sequence[float]) -> Iterator[str]:
+    if len(values) == 1 or any(one > other for one, other in pairwise(values)):
+        yield f"{name} is {list(values)}, wanted two or more quantiles that do not fall, or none"
+    yield from _number_flaws({f"{name}[{index}]": value for index, value in enumerate(values)})
+
+
+def _tied_flaws(model: ModelRecord) -> Iterator[str]:
+    num_segments = len(model.segments)
+    for tied in model.tied:
+        wrong = [use.segment for use in tied.uses if not 0 <= use.segment < num_segments]
+        if wrong or not tied.uses:
+            yield f"a tied parameter is used in segments {wrong}, the model has {num_segments}"

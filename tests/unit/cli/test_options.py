@@ -1,8 +1,9 @@
 """Durations and sizes as people write them."""
 
+import click
 import pytest
 
-from varuna_manager.cli.options import bytes_of, seconds_of
+from varuna_manager.cli.options import Number, bytes_of, seconds_of
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,10 @@ def test_a_size_is_read(text: str, num_bytes: int) -> None:
 @pytest.mark.parametrize("text", ["", "M", "-1G", "12 apples"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     assert bytes_of(text) is None
+
+
+def test_a_number_is_in_its_range_and_a_number() -> None:
+    assert Number(min=0).convert("0.5", None, None) == 0.5
+    for text in ("nan", "inf", "-1", "much"):
+        with pytest.raises(click.BadParameter):
+            Number(min=0).convert(text, None, None)

@@ -57,6 +57,15 @@ def test_what_is_written_is_what_is_read_and_what_json_shows(
     assert profile_for(path, equal_segments(6, 4 * 2**20)) == found.profile
 
 
+def test_numbers_that_no_planner_can_use_are_refused_when_they_are_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "profile.json"
+    assert run(["profile", "--synthetic", *NUMBERS, "--latency", f"{10**20}s", "-o", str(path)]) == REFUSED
+    assert "same_node.latency_s is 1e+20" in capsys.readouterr().err
+    assert not path.exists()
+
+
 def test_a_profile_of_another_model_is_refused_with_what_differs(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="6 segments, the job's model has 7"):
         profile_for(made(tmp_path), equal_segments(7, 4 * 2**20))

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from varuna_runtime.spec import canonical
+from varuna_runtime.spec.model import TiedParameter, TiedUse
 from varuna_runtime.spec.profile import LinkCost, ProfiledModel, ReduceCost
 from varuna_runtime.spec.profile_checks import difference, flaw
 from varuna_runtime.spec.synthetic import SyntheticCosts, equal_segments, synthetic
@@ -47,6 +48,8 @@ def test_a_synthetic_profile_has_equal_segments_and_no_flaw() -> None:
         ({"saved_bytes": -5}, "saved_bytes of segment 1"),
         ({"input_s": float("nan")}, "input_s of segment 1"),
         ({"backward_s": float("inf")}, "backward_s of segment 1"),
+        ({"forward_s": 1e300}, "forward_s of segment 1"),
+        ({"param_bytes": 10**400}, "param_bytes of segment 1"),
     ],
 )
 def test_a_number_that_nothing_can_cost_is_named(fields: dict[str, Any], word: str) -> None:
@@ -64,6 +67,14 @@ def test_a_number_that_nothing_can_cost_is_named(fields: dict[str, Any], word: s
         ({"reductions": (ReduceCost(replicas=1, num_bytes=8, seconds=1.0),)}, "over 1 replicas"),
         ({"reductions": (ReduceCost(replicas=2, num_bytes=8, seconds=0.0),)}, "took 0.0 s"),
         ({"host_to_device_bps": 0.0}, "host_to_device_bps"),
+        ({"cross_node": replace(LINK, bandwidth_bps=1e-300)}, "cross_node.bandwidth_bps"),
+        ({"cross_node": replace(LINK, late_s=(0.0, float("nan")))}, "cross_node.late_s[1]"),
+        ({"cross_node": replace(LINK, late_s=(0.1, 0.0))}, "cross_node.late_s"),
+        ({"compute_factor": (1.0,)}, "compute_factor"),
+        ({"compute_factor": (-1.0, 1.0)}, "compute_factor[0]"),
+        ({"optimizer_step_s_per_byte": -1.0}, "optimizer_step_s_per_byte"),
+        ({"optimizer_step_s_per_byte": float("nan")}, "optimizer_step_s_per_byte"),
+        ({"by_micro_batch": (replace(MADE.profile.by_micro_batch[0], input_bytes=-1),)}, "input_bytes"),
     ],
 )
 def test_what_no_planner_can_use_is_named(fields: dict[str, Any], word: str) -> None:
@@ -75,6 +86,15 @@ def test_costs_for_fewer_segments_than_the_model_has_are_a_flaw() -> None:
     short = replace(at, segments=at.segments[:2])
     profile = replace(MADE.profile, by_micro_batch=(short,))
     assert "2 segments have costs" in flaw(replace(MADE, profile=profile))
+
+
+def test_a_tied_parameter_of_a_segment_that_is_not_there_is_a_flaw() -> None:
+    def tied(*segments: int) -> ProfiledModel:
+        uses = tuple(TiedUse(segment=index, name="w") for index in segments)
+        return replace(MADE, model=replace(MADE.model, tied=(TiedParameter(uses=uses),)))
+
+    assert flaw(tied(0, 2)) == ""
+    assert "used in segments [3]" in flaw(tied(0, 3))
 
 
 def test_the_first_difference_between_two_models_is_told() -> None:
