@@ -18,8 +18,8 @@ def replay_paper(scenario: Scenario, policy: Paper, plans: Plans, batch: BatchSh
     ledger = Ledger(scenario.model.num_steps)
     warm_s: dict[str, float] = {}  # of the nodes that are present: from when on they can start
     changes = scenario.recording.changes
-    ends = [change.at_s for change in changes[1:]] + [scenario.recording.length_s]
     end_s = scenario.recording.length_s
+    ends = [*(change.at_s for change in changes), end_s][1:]
     for change, until_s in zip(changes, ends, strict=True):
         _stop(ledger, change)
         for node in change.left:

@@ -79,6 +79,14 @@ def test_a_single_line_is_a_pool_that_stays(capsys: pytest.CaptureFixture[str], 
     assert json.loads(out)["policies"][0]["node_hours"] == pytest.approx(4.0)
 
 
+def test_a_pool_that_never_has_a_node_is_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace = tmp_path / "pool.csv"
+    trace.write_text("2026-11-30, 10:00:00, 0\n2026-11-30, 11:00:00, 0\n")
+    code, out, _ = simulate(capsys, "--json", trace=trace)
+    assert code == 0
+    assert [policy["parked_s"] for policy in json.loads(out)["policies"]] == [3600.0, 3600.0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
