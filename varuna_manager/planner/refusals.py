@@ -10,7 +10,7 @@ from varuna_manager.planner.request import PlannableNode, PlanRequest
 from varuna_manager.planner.search import fits, least_memory_bytes
 from varuna_runtime.spec.amounts import size as amount
 from varuna_runtime.spec.batches import num_micro_batches
-from varuna_runtime.spec.job import Objective
+from varuna_runtime.spec.job import LayoutChoice, Objective
 from varuna_runtime.spec.layout import Infeasible
 
 UNPRICED_MAX = 3  # named in a refusal
@@ -51,9 +51,17 @@ def refused_shapes(request: PlanRequest, choices: Sequence[Shape]) -> Infeasible
         return Infeasible(
             reason=f"layout.replicas is {wanted}, but a step has only {most} virtual replicas "
             f"of {num_micro} micro-batches",
-            change=f"set layout.replicas to at most {most}, or use smaller micro-batches",
+            change=f"set layout.replicas to at most {most}{_more_replicas(request, wanted, num_micro)}",
         )
     return None
+
+
+def _more_replicas(request: PlanRequest, wanted: int, num_micro: int) -> str:
+    if request.batch is not None:  # kept for the job's whole life
+        return ""
+    if num_micro >= wanted:
+        return f", or virtual_replicas to at least {wanted}"
+    return ", or use smaller micro-batches"
 
 
 def refused_memory(
@@ -66,9 +74,24 @@ def refused_memory(
     return Infeasible(
         reason=f"no layout fits: the least demanding, {closest.layout} with micro-batches of {size}, "
         f"needs {amount(need)} a slot, the largest slot has {amount(have)}",
-        change=f"{_more_nodes(request, choices, usable)}use slots with {amount(need)}, "
-        "smaller micro-batches, or more cut points",
+        change=f"{_unpinned(request, choices, found)}{_more_nodes(request, choices, usable)}"
+        f"use slots with {amount(need)}, {'' if size == 1 or request.batch else 'smaller micro-batches, '}"
+        "or more cut points",
     )
+
+
+def _unpinned(request: PlanRequest, choices: Sequence[Shape], found: Sequence[SlotPool]) -> str:
+    """Name what the job pins and need not: without it there is a plan."""
+    frees: tuple[tuple[str, dict[str, object]], ...] = (
+        ("layout.stages and layout.replicas", {"layout": LayoutChoice()}),
+        ("schedule", {"schedule": "auto"}),
+    )
+    for name, free in frees:
+        spec = request.spec.model_copy(update=free)
+        freed = replace(request, spec=spec)
+        if spec != request.spec and any(fits(freed, shape, found) for shape in choices):
+            return f"leave {name} to auto, "
+    return ""
 
 
 def _more_nodes(request: PlanRequest, choices: Sequence[Shape], usable: Sequence[PlannableNode]) -> str:

@@ -92,7 +92,7 @@ def search(request: PlanRequest, choices: Sequence[Shape], found: Sequence[SlotP
 
 
 def fits(request: PlanRequest, shape: Shape, found: Sequence[SlotPool]) -> bool:
-    """Return whether any layout of the shape fits on the pools."""
+    """Return whether any layout of the shape fits on the pools, which may have more than `request.nodes`."""
     likely = modest_layouts(request.spec, shape, found)
     if any(cutter.fits() for cutter, _ in _roomiest(request, shape, likely, found)):
         return True

@@ -29,7 +29,9 @@ class Simulation:
     @property
     def bubble_share(self) -> float:
         """Idle share of a slot's time in the step."""
-        return 1.0 - sum(self.busy_s) / (len(self.busy_s) * self.step_s) if self.step_s > 0 else 0.0
+        if self.step_s <= 0:
+            return 0.0
+        return max(0.0, 1.0 - sum(self.busy_s) / (len(self.busy_s) * self.step_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

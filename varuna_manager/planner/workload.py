@@ -130,9 +130,10 @@ def _nearest(profile: Profile, micro_batch_size: int) -> SegmentProfile:
 
 
 def _last_compute(profile: Profile, micro_batch_size: int, last_size: int) -> float:
-    if last_size == micro_batch_size:
+    whole_s = _compute_s(profile, micro_batch_size)
+    if last_size == micro_batch_size or whole_s <= 0:
         return 1.0
-    return min(_compute_s(profile, last_size) / _compute_s(profile, micro_batch_size), 1.0)
+    return min(_compute_s(profile, last_size) / whole_s, 1.0)
 
 
 def _compute_s(profile: Profile, micro_batch_size: int) -> float:
@@ -195,4 +196,4 @@ def _or(value: float | None, otherwise: float) -> float:
 
 
 def _prefix(values: Sequence[float]) -> Floats:
-    return np.concatenate(([0.0], np.cumsum(values)))
+    return np.concatenate(([0.0], np.cumsum(values, dtype=float)))

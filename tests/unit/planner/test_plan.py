@@ -149,7 +149,12 @@ def test_a_pinned_layout_larger_than_the_pool_is_refused_in_words() -> None:
 
 def test_more_pinned_replicas_than_virtual_replicas_is_refused_in_words() -> None:
     spec = job(layout={"replicas": 3}, virtual_replicas=2)
-    assert "only 2 virtual replicas" in refused(request(spec, UNEVEN, nodes(4))).reason
+    answer = refused(request(spec, UNEVEN, nodes(4)))
+    assert "only 2 virtual replicas" in answer.reason
+    assert answer.change == "set layout.replicas to at most 2, or virtual_replicas to at least 3"
+    batch = BatchShape(batch_size=64, micro_batch_size=2, virtual_replicas=2)
+    recorded = refused(request(spec, UNEVEN, nodes(4), batch=batch))
+    assert recorded.change == "set layout.replicas to at most 2"
 
 
 def test_more_virtual_replicas_than_micro_batches_is_refused_in_words() -> None:
@@ -176,6 +181,63 @@ def test_the_fewest_nodes_that_would_do_are_told() -> None:
     refused(request(spec, costs, nodes(more, memory_bytes=14 * GIB)))
     alone = job(virtual_replicas=1, nodes={"max": 1})
     assert "add" not in refused(request(alone, costs, nodes(1, memory_bytes=14 * GIB))).change
+
+
+@pytest.mark.parametrize(
+    ("pinned", "change"),
+    [
+        ({"layout": {"stages": 1}}, "leave layout.stages and layout.replicas to auto, use slots"),
+        ({"schedule": "gpipe"}, "leave schedule to auto, use slots"),
+    ],
+)
+@pytest.mark.parametrize("objective", ["throughput", "progress"])
+def test_what_is_pinned_without_need_is_told(pinned: dict[str, object], change: str, objective: str) -> None:
+    costs = [segment(param_bytes=2**20, output_bytes=2**26, saved_bytes=2**26) for _ in range(4)]
+    usable = nodes(4, memory_bytes=2**30)
+    spec = job(virtual_replicas=1, objective=objective, nodes={"max": 4}, **pinned)
+    if "layout" in pinned:
+        costs = [replace(cost, param_bytes=2**27, output_bytes=2**20) for cost in costs]
+    assert refused(request(spec, costs, usable)).change.startswith(change)
+    planned(request(job(virtual_replicas=1, nodes={"max": 4}), costs, usable))
+
+
+def test_too_little_memory_is_told_whatever_the_objective() -> None:
+    """The nodes that would do are more than the request has."""
+    costs = [segment(param_bytes=GIB) for _ in range(4)]
+    answers = {
+        refused(request(job(virtual_replicas=1, objective=by), costs, priced)).change
+        for by in ("throughput", "cost", "progress")
+        for priced in [[replace(node, price_per_hour=1.0) for node in nodes(1, memory_bytes=14 * GIB)]]
+    }
+    assert len(answers) == 1
+    assert answers.pop().startswith("add ")
+
+
+def test_smaller_micro_batches_are_no_advice_where_there_are_none() -> None:
+    costs = [segment(param_bytes=GIB) for _ in range(2)]
+    one = job(micro_batch_size=1)
+    two = job(micro_batch_size=2)
+    few = nodes(2, memory_bytes=GIB)
+    batch = BatchShape(batch_size=64, micro_batch_size=2, virtual_replicas=4)
+    assert "micro-batches," in refused(request(two, costs, few)).change
+    assert "micro-batches" not in refused(request(one, costs, few)).change
+    assert "micro-batches" not in refused(request(two, costs, few, batch=batch)).change
+
+
+def test_segments_that_take_no_time_or_more_bytes_than_an_integer_holds_have_a_plan() -> None:
+    idle = [segment(forward_s=0.0, backward_s=0.0) for _ in range(3)]
+    made, why = planned(request(job(batch_size=63), idle, nodes(3)))
+    assert made.predicted_step_s > 0
+    assert why.lower_bound_s > 0
+    large = [segment(param_bytes=10**18, output_bytes=10**18) for _ in range(12)]
+    endless = nodes(2, memory_bytes=10**21)
+    made, why = planned(request(job(), large, endless))
+    assert 0 < why.lower_bound_s <= made.predicted_step_s
+
+
+def test_no_slot_idles_less_than_nothing() -> None:
+    _, why = planned(request(job(), [segment() for _ in range(6)], nodes(1)))
+    assert str(why.bubble_share) == "0.0"
 
 
 def test_little_memory_is_told_in_its_own_unit() -> None:
