@@ -31,10 +31,16 @@ def reason(state: State, run: Run) -> str:
 
 def is_due(state: State, job: Job, run: Run, at_s: float) -> bool:
     """Return True if work must move off some member now; reads durable state only."""
+    return bool(due(state, job, run, at_s))
+
+
+def due(state: State, job: Job, run: Run, at_s: float) -> tuple[Node, ...]:
+    """Return the members that work must move off now, by name; reads durable state only."""
     soon_s = at_s + lead_s(state, job, run)
-    return any(
-        node.is_due or node.phase is not NodePhase.NOTICED or (node.notice_deadline_s or 0.0) <= soon_s
+    return tuple(
+        node
         for node in leaving(state, run)
+        if node.is_due or node.phase is not NodePhase.NOTICED or (node.notice_deadline_s or 0.0) <= soon_s
     )
 
 

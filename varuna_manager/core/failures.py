@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from varuna_manager.core import generations, policy
+from varuna_manager.core import departures, generations, policy
 from varuna_manager.core.change import Change
 from varuna_manager.core.events import RankFailed
 from varuna_manager.core.phases import JobPhase
@@ -22,7 +22,7 @@ def rank_failed(change: Change, job: Job, event: RankFailed) -> None:
     where = run.plan.placement[first].node
     message = f"rank {first} on {where}: {event.message or event.cause}"
     change.announce(What.RANK_FAILED, f"{event.cause}: {message}", who=where, job=job, node=where)
-    away = _away(change, run)
+    away = _away(change, job, run, where)
     if away and event.cause is not Cause.USER_ERROR:
         reason = f"PREEMPTED: {away} ({event.cause} of {message})"
         change.announce(What.MORPH, reason, job=job)
@@ -92,12 +92,24 @@ def _gave_up(change: Change, job: Job, reason: str) -> bool:
     return True
 
 
-def _away(change: Change, run: Run) -> str:
-    """Return, in words, the members out of reach, else those that are leaving: the likely cause."""
+def _away(change: Change, job: Job, run: Run, where: str) -> str:
+    """Return, in words, the members out of reach, else those that are leaving: the likely cause.
+
+    One that leaves much later is the cause of nothing yet, unless the failure was on it.
+    """
     nodes = change.state.nodes
-    members = sorted(run.members.items())
-    missing = [n for n, i in members if not nodes[n].is_connected or nodes[n].incarnation != i]
-    leaving = [n for n, _ in members if not nodes[n].is_plannable]
+    missing = [
+        name
+        for name, incarnation in sorted(run.members.items())
+        if not nodes[name].is_connected or nodes[name].incarnation != incarnation
+    ]
     if missing:
         return f"lost touch with {', '.join(missing)}"
+    due = {node.node for node in departures.due(change.state, job, run, change.at_s)}
+    leaving = [
+        name
+        for name in sorted(run.members)
+        if not nodes[name].is_plannable
+        and (job.phase is not JobPhase.RUNNING or name == where or name in due)
+    ]
     return f"leaving: {', '.join(leaving)}" if leaving else ""

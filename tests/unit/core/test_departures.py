@@ -10,6 +10,7 @@ from varuna_manager.core import events as e
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.views import job_views, node_views
+from varuna_runtime.spec.generation import Cause
 
 # A step of two nodes is predicted to take 4 s; so the first drain begins 2 + 15 + 2 x 4 s before the end.
 FIRST_S = 25.0
@@ -277,3 +278,19 @@ def test_a_notice_that_left_no_time_for_its_drain_makes_no_later_drain_begin_lat
     sim.actions.clear()
     sim.notice("b", 120.0)
     assert _drain_after(sim) <= 120.0 - FIRST_S
+
+
+@pytest.mark.parametrize(
+    ("rank", "in_s", "is_free"), [(0, 3600.0, False), (1, 3600.0, True), (0, 30.0, True)]
+)
+def test_a_crash_is_the_notice_s_doing_on_the_node_that_leaves_or_when_it_does(
+    rank: int, in_s: float, is_free: bool
+) -> None:
+    sim = _running()
+    sim.notice("b", in_s)
+    sim.pass_time(4.0)
+    sim.hold("drain", "plan")
+    sim.pass_time(2.0)
+    sim.fail("j", rank, Cause.WORKER_CRASH, "signal 11")
+    assert sim.job("j").reason.startswith("PREEMPTED") is is_free
+    assert sim.job("j").failures.get(Cause.WORKER_CRASH, 0) == int(not is_free)

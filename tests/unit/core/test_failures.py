@@ -74,7 +74,7 @@ def test_a_node_loss_behind_collateral_closes_the_cause() -> None:
 def test_whatever_fails_beside_a_leaving_node_is_taken_for_its_loss() -> None:
     sim = _running(worker_crash=0)
     sim.hold("drain")
-    sim.notice("b", 30.0)
+    sim.notice("b", 20.0)
     sim.fail("j", 0, Cause.WORKER_CRASH, "signal 9")
     assert sim.job("j").failures == {}
     assert sim.job("j").phase is JobPhase.RUNNING
