@@ -57,7 +57,7 @@ def explanation(
     return Explanation(
         stages=tuple(_line(best, shape, s, stage) for s, stage in enumerate(plan.stages)),
         rivals=_rivals(request, searched, choices),
-        lower_bound_s=best.step_s * min(1.0, searched.bound / best.score),
+        lower_bound_s=best.step_s * min(1.0, searched.bound / best.score if best.score > 0 else 1.0),
         bubble_share=best.simulation.bubble_share,
         spare_nodes=tuple(sorted({node.node for node in request.nodes} - set(plan.nodes))),
         profile_source=_source(request, shape),

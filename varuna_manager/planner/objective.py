@@ -62,7 +62,7 @@ class Throughput:
 
     def value(self, score: float, batch_size: int) -> float:
         """Return samples per second."""
-        return batch_size / score
+        return batch_size / max(score, SHORTEST_S)
 
 
 class Cost:
@@ -74,7 +74,7 @@ class Cost:
 
     def value(self, score: float, batch_size: int) -> float:
         """Return samples per dollar."""
-        return 3600 * batch_size / score
+        return 3600 * batch_size / max(score, SHORTEST_S * FREE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

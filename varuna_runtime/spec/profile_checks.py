@@ -50,6 +50,8 @@ def _flaws(profile: Profile, num_segments: int, model_hash: str) -> Iterator[str
         yield from _number_flaws({"input_bytes": at.input_bytes})
         for index, cost in enumerate(at.segments):
             yield from _number_flaws({f"{name} of segment {index}": n for name, n in asdict(cost).items()})
+        if not any(cost.forward_s + cost.backward_s for cost in at.segments):
+            yield f"no segment takes any time for micro-batches of {at.micro_batch_size}"
     yield from _number_flaws({"optimizer_step_s_per_byte": profile.optimizer_step_s_per_byte})
     yield from _quantile_flaws("compute_factor", profile.compute_factor)
     for name, link in (("same_node", profile.same_node), ("cross_node", profile.cross_node)):

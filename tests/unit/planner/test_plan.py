@@ -229,6 +229,10 @@ def test_segments_that_take_no_time_or_more_bytes_than_an_integer_holds_have_a_p
     made, why = planned(request(job(batch_size=63), idle, nodes(3)))
     assert made.predicted_step_s > 0
     assert why.lower_bound_s > 0
+    nothing = [segment(forward_s=0.0, backward_s=0.0, param_bytes=0) for _ in range(3)]
+    for by in ("throughput", "cost", "progress"):
+        free = [replace(node, price_per_hour=1.0) for node in nodes(1)]
+        assert planned(request(job(objective=by), nothing, free))[1].value > 0
     large = [segment(param_bytes=10**18, output_bytes=10**18) for _ in range(12)]
     endless = nodes(2, memory_bytes=10**21)
     made, why = planned(request(job(), large, endless))

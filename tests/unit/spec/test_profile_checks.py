@@ -88,6 +88,12 @@ def test_costs_for_fewer_segments_than_the_model_has_are_a_flaw() -> None:
     assert "2 segments have costs" in flaw(replace(MADE, profile=profile))
 
 
+def test_a_model_that_takes_no_time_is_a_flaw() -> None:
+    costs = replace(COSTS, forward_s=0.0, backward_s=0.0)
+    assert "no segment takes any time" in flaw(synthetic(equal_segments(3, 400), costs))
+    assert flaw(spoilt(forward_s=0.0, backward_s=0.0)) == ""
+
+
 def test_a_tied_parameter_of_a_segment_that_is_not_there_is_a_flaw() -> None:
     def tied(*segments: int) -> ProfiledModel:
         uses = tuple(TiedUse(segment=index, name="w") for index in segments)
