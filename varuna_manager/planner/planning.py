@@ -7,7 +7,7 @@ from functools import lru_cache
 from varuna_manager.planner.candidates import Shape, shapes
 from varuna_manager.planner.explain import explanation
 from varuna_manager.planner.pipeline import shares
-from varuna_manager.planner.pools import by_price, by_units, pools
+from varuna_manager.planner.pools import SlotPool, by_price, pools
 from varuna_manager.planner.refusals import refused_memory, refused_request, refused_shapes
 from varuna_manager.planner.request import PlannableNode, PlanOutcome, PlanRequest
 from varuna_manager.planner.running import running_step_s
@@ -40,8 +40,7 @@ def plan(request: PlanRequest) -> PlanOutcome:
 
 
 def _searched(request: PlanRequest, usable: Sequence[PlannableNode], every: Sequence[Shape]) -> PlanOutcome:
-    order = by_price if request.spec.objective is Objective.COST else by_units
-    found = pools(usable, request.spec.nodes.max, order)
+    found = _pools(request, usable)
     choices = _lasting_shapes(request, usable, every)
     searched = search(replace(request, nodes=tuple(usable)), choices, found)
     if searched.best is None:
@@ -55,6 +54,13 @@ def _searched(request: PlanRequest, usable: Sequence[PlannableNode], every: Sequ
         explanation=explanation(request, chosen, choices, searched),
         running_step_s=running_step_s(request, choices),
     )
+
+
+def _pools(request: PlanRequest, usable: Sequence[PlannableNode]) -> tuple[SlotPool, ...]:
+    limit = request.spec.nodes.max
+    if request.spec.objective is not Objective.COST:
+        return pools(usable, limit)
+    return pools(usable, limit, by_price, sorted({node.paid_per_hour for node in usable}, reverse=True))
 
 
 @lru_cache(maxsize=64)

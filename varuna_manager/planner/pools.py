@@ -3,7 +3,8 @@
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby, islice, zip_longest
+from itertools import accumulate, groupby, islice, product, zip_longest
+from math import inf
 
 from varuna_manager.planner.request import PlannableNode
 from varuna_runtime.spec.layout import Layout, Slot
@@ -83,20 +84,26 @@ def pools(
     nodes: Sequence[PlannableNode],
     num_nodes_max: int,
     rank: Callable[[PlannableNode, int], Rank] = by_units,
+    dearest: Sequence[float] = (inf,),
 ) -> tuple[SlotPool, ...]:
-    """Return the pools worth trying: every memory and speed with every unit size, without dominated ones."""
+    """Return the pools worth trying: every memory and speed with every unit size, without dominated ones.
+
+    Each is tried without the nodes above each of the prices `dearest`: cheap slots of a large node are dear
+    to a layout that needs few of them.
+    """
     memories = sorted({node.memory_bytes for node in nodes}, reverse=True)
     speeds = sorted({node.speed for node in nodes}, reverse=True)
     sizes = range(max((node.slots for node in nodes), default=0), 0, -1)
     found: list[SlotPool] = []
-    for memory in memories:
-        for speed in speeds:
-            good = [node for node in nodes if node.memory_bytes >= memory and node.speed >= speed]
-            for size in sizes:
-                chosen = sorted((n for n in good if n.slots >= size), key=lambda n: rank(n, size))
-                pool = _pool(chosen[:num_nodes_max], memory, speed, size)
-                if pool is not None and not any(_dominates(other, pool) for other in found):
-                    found.append(pool)
+    for memory, speed, price in product(memories, speeds, dearest):
+        good = [
+            n for n in nodes if n.memory_bytes >= memory and n.speed >= speed and n.paid_per_hour <= price
+        ]
+        for size in sizes:
+            chosen = sorted((n for n in good if n.slots >= size), key=lambda n: rank(n, size))
+            pool = _pool(chosen[:num_nodes_max], memory, speed, size)
+            if pool is not None and not any(_dominates(other, pool) for other in found):
+                found.append(pool)
     return tuple(found)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.planning import (
     FREE_LINK,
+    GIB,
     KIND,
     UNEVEN,
     job,
@@ -181,6 +182,16 @@ def test_by_cost_a_node_with_more_slots_is_not_taken_for_its_size() -> None:
     spec = job(objective="cost", nodes={"max": 8})
     made, _ = planned(request(spec, UNEVEN, (big, *small), measured=profile(UNEVEN, link=FREE_LINK)))
     assert "big" not in made.nodes
+
+
+def test_by_cost_a_large_node_with_cheap_slots_takes_no_small_layout_from_a_cheap_node() -> None:
+    small = PlannableNode(node="small", slots=1, memory_bytes=GIB, device_kind=KIND, price_per_hour=1.0)
+    large = replace(small, node="large", slots=8, price_per_hour=3.0)
+    costs = [segment(), segment()]
+    spec = job(objective="cost", layout={"stages": 1, "replicas": 1})
+    made, why = planned(request(spec, costs, [small, large]))
+    assert made.nodes == ("small",)
+    assert why.value == planned(request(spec, costs, [small]))[1].value
 
 
 def test_among_free_nodes_the_fastest_plan_is_the_cheapest() -> None:
