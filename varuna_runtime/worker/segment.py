@@ -15,7 +15,14 @@ from varuna_runtime.spec.job import Precision
 from varuna_runtime.worker.bits import difference
 from varuna_runtime.worker.purity import Look, Watch
 from varuna_runtime.worker.randomness import seed_generators
-from varuna_runtime.worker.split import Owed, backward_input, backward_weight, gradients_of
+from varuna_runtime.worker.split import (
+    Owed,
+    backward_input,
+    backward_weight,
+    copied,
+    gradients_of,
+    runs_python,
+)
 
 R = TypeVar("R")
 _ALIGNMENT = 64  # bytes; what torch's allocators give at least
@@ -85,6 +92,7 @@ class SegmentRunner:
         self.parameters = tuple((names[local], p) for local, p in _in_order(module, names) if p.requires_grad)
         self._trained = tuple(p for _, p in self.parameters)
         self._may_split: bool | None = None  # unknown before the first backward
+        self._borrows: bool | None = None  # whether gradients may be in memory of the function that made them
         self.device = device
         self._precision = precision
         self._watch = Watch(module) if forbid_mutation else None
@@ -135,7 +143,9 @@ class SegmentRunner:
         wanted = [*leaves, *self._trained]
         found: Sequence[Tensor | None] = [None] * len(wanted)
         if outputs and wanted:
+            borrows = self._borrows_from(outputs)
             found = gradients_of(outputs, wanted, seeds)
+            found = copied(found) if borrows else found
         return Gradients(
             inputs=_in_place(frame, found[: len(leaves)]),
             parameters=tuple(map(_dense, found[len(leaves) :])),
@@ -155,12 +165,16 @@ class SegmentRunner:
         wanted = [*leaves, *self._trained]
         if not outputs or not wanted:
             return (None,) * len(frame.inputs), Owed(self._trained, [None] * len(self._trained), [])
+        borrows = self._borrows_from(outputs)
         if self._may_split:
             found, owed = backward_input(outputs, seeds, leaves, self._trained)
+            if borrows:
+                found, owed = copied(found), owed.copied()
             return _in_place(frame, found), owed
         whole = self._tried(outputs, seeds, leaves) if self._may_split is None else None
         if whole is None:
             whole = gradients_of(outputs, wanted, seeds)
+            whole = copied(whole) if borrows else whole
         return _in_place(frame, whole[: len(leaves)]), Owed(self._trained, whole[len(leaves) :], [])
 
     def _tried(
@@ -174,7 +188,7 @@ class SegmentRunner:
         except RuntimeError:  # compiled code may refuse to keep what it saved
             return None
         # The memory may be a function's own, which writes into it again when it is called again.
-        kept = [None if gradient is None else gradient.clone() for gradient in whole]
+        kept = copied(whole)
         try:
             found, owed = backward_input(outputs, seeds, leaves, self._trained)
             self._may_split = difference([*found, *backward_weight(owed)], kept) is None
@@ -184,7 +198,17 @@ class SegmentRunner:
 
     def backward_weight(self, owed: Owed) -> tuple[Tensor | None, ...]:
         """Return the gradients of the trainable parameters; frees what is left of the graph."""
-        return tuple(map(_dense, backward_weight(owed)))
+        found = backward_weight(owed)
+        return tuple(map(_dense, copied(found) if self._borrows else found))
+
+    def _borrows_from(self, outputs: Sequence[Tensor]) -> bool:
+        """Return whether gradients must be copied before the next micro-batch's; found out the first time.
+
+        A function written in Python may return memory of its own and write into it when it is called again.
+        """
+        if self._borrows is None:
+            self._borrows = runs_python(outputs)
+        return self._borrows
 
     def _called(self, given: tuple[Tensor, ...]) -> object:
         try:

@@ -7,11 +7,13 @@ parameters alone; W starts there. Each node gets what it gets in a single pass, 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node, _engine_run_backward, get_gradient_edge
 
+G = TypeVar("G", Tensor, Tensor | None)
 _INPUT, _PARAMETER = 1, 2  # bits of what a node leads to
 
 
@@ -31,6 +33,16 @@ class Owed:
     parameters: Sequence[Tensor]
     found: Sequence[Tensor | None]  # in order of the parameters; None for those still to be found
     starts: Sequence[_Start]
+
+    def copied(self) -> "Owed":
+        """Return the same with gradients in memory of their own."""
+        starts = [_Start(start.roots, copied(start.seeds), start.positions) for start in self.starts]
+        return Owed(self.parameters, copied(self.found), starts)
+
+
+def copied(gradients: Sequence[G]) -> list[G]:
+    """Return copies of gradients, and None for those that are missing."""
+    return [gradient if gradient is None else gradient.clone() for gradient in gradients]
 
 
 def gradients_of(
@@ -55,6 +67,20 @@ def gradients_of(
         accumulate_grad=False,
     )
     return found
+
+
+def runs_python(outputs: Sequence[Tensor]) -> bool:
+    """Return whether a function written in Python, which compiled code is too, is in the graph of outputs."""
+    seen: set[Node] = set()
+    stack = [output.grad_fn for output in outputs]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, BackwardCFunction):
+            return True
+        if node is not None and node not in seen:
+            seen.add(node)
+            stack += [child for child, _ in node.next_functions]
+    return False
 
 
 def backward_input(

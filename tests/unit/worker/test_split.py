@@ -148,6 +148,50 @@ def test_a_segment_whose_second_pass_would_differ_is_kept_whole(later: float, nu
         assert_same(segment.backward_weight(owed), whole.parameters)
 
 
+class Borrowed(torch.autograd.Function):
+    """Returns gradients in memory that it writes into again with every call, as fused kernels do."""
+
+    values, scale = torch.zeros(2, 5, WIDTH), torch.zeros(WIDTH)
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(values, scale)
+        return values * scale
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        values, scale = ctx.saved_tensors
+        torch.mul(gradient, scale, out=Borrowed.values)
+        torch.sum(gradient * values, (0, 1), out=Borrowed.scale)
+        return Borrowed.values, Borrowed.scale
+
+
+class Borrowing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.randn(WIDTH)), nn.Parameter(torch.randn(2, 5, WIDTH))
+
+    def forward(self, values: Tensor) -> Tensor:
+        found: Tensor = Borrowed.apply(values + self.shift.exp(), self.scale)
+        return found
+
+
+def test_gradients_outlast_the_next_call_of_the_function_that_made_them() -> None:
+    torch.manual_seed(0)
+    segment, wanted, whole, split = runner(Borrowing()), [], [], []
+    for factor in (1.0, 2.0, 3.0):
+        frame, seeds = forward(segment, VALUES * factor)
+        again, _ = forward(segment, VALUES * factor)
+        found = torch.autograd.grad(frame.outputs, [*frame.inputs, *segment._trained], seeds)
+        wanted.append([g.clone() for g in found])
+        whole.append(segment.backward(again, seeds))
+    for factor in (1.0, 2.0, 3.0):
+        split.append(segment.backward_input(*forward(segment, VALUES * factor)))
+    for want, one, (inputs, owed) in zip(wanted, whole, split, strict=True):
+        assert_same((*one.inputs, *one.parameters), tuple(want))
+        assert_same((*inputs, *segment.backward_weight(owed)), tuple(want))
+
+
 class Once(torch.autograd.Function):
     """Gives away what it saved with its first backward."""
 
