@@ -29,7 +29,7 @@ def is_same_tensor(one: Tensor, other: Tensor) -> bool:
         return False
     if one.layout is not torch.strided:
         return bool(torch.equal(one.to_dense(), other.to_dense()))
-    return bool(torch.equal(_raw(one), _raw(other)))
+    return bool(torch.equal(raw(one), raw(other)))
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -44,5 +44,8 @@ def _is_same(one: Any, other: Any) -> bool:
     return type(one) is type(other)
 
 
-def _raw(tensor: Tensor) -> Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+def raw(tensor: Tensor) -> Tensor:
+    """Return the bytes of a tensor's values in order, shape (bytes,); a copy where they do not lie so."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # Of one element any stride is contiguous, and no view as bytes.
+    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)

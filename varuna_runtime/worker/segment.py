@@ -290,8 +290,10 @@ def _leaf(tensor: Tensor) -> Tensor:
 def _as_received(tensor: Tensor) -> Tensor:
     """Return `tensor` laid out as if it came over a link, wherever the cuts are.
 
-    Kernels may choose their order of sums by strides and alignment.
+    Kernels may choose their order of sums by strides and alignment, and whether a conjugate is still to be
+    taken.
     """
+    tensor = tensor.resolve_conj().resolve_neg()
     if tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0:
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)

@@ -3,17 +3,18 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
+
+from varuna_runtime.worker.bits import raw
 
 
 def segment_digest(tensors: Mapping[str, Tensor]) -> bytes:
     """Return the digest of a segment's tensors: names, dtypes, shapes and raw bytes."""
     found = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = tensors[name].detach()
+        tensor = tensors[name]
         found.update(f"{name} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}\n".encode())
-        found.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        found.update(raw(tensor.cpu()).numpy().data)
     return found.digest()
 
 

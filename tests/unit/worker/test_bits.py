@@ -26,6 +26,8 @@ from varuna_runtime.worker.bits import difference, is_same_tensor
         (np.float32(1), np.float32(1), None),
         (torch.eye(2).to_sparse(), torch.eye(2).to_sparse(), None),
         (torch.eye(2).to_sparse(), torch.zeros(2, 2).to_sparse(), ""),
+        (torch.tensor([1 + 2j]).conj(), torch.tensor([1 - 2j]), None),
+        (torch.tensor([1 + 2j]).conj().imag, torch.tensor([2.0]), ""),
         (object(), object(), None),
     ],
 )

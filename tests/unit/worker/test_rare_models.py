@@ -125,6 +125,23 @@ class Complex(nn.Module):
         return torch.fft.ifft(torch.fft.fft(values) * self.filter).real
 
 
+class Conjugate(nn.Module):
+    """Returns views that are conjugated and negated only when they are read."""
+
+    def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        conjugate = torch.view_as_complex(values.reshape(-1, 6, 2)).conj()
+        return conjugate, conjugate.imag
+
+
+class Conjugated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed = nn.Parameter(torch.randn(6, 12, dtype=torch.complex64))
+
+    def forward(self, values: Tensor, imaginary: Tensor) -> Tensor:
+        return (values @ self.mixed).real + imaginary.sum(1, keepdim=True)
+
+
 class EmptySkip(nn.Module):
     """Hands on a tensor without rows, whose gradient has no elements but is one."""
 
@@ -159,6 +176,7 @@ MODELS = {
     "a frozen tie": FrozenTie,
     "a tied weight in a list": twins,
     "complex parameters": lambda: model_ending_in(Complex(), Complex()),
+    "lazy conjugates": lambda: model_ending_in(Conjugate(), Conjugated()),
     "a skip without rows": lambda: model_ending_in(EmptySkip(), EmptyUse()),
     "sparse gradients": lambda: model_ending_in(SparseTable(), nn.Tanh()),
     "odd memory on the edges": lambda: model_ending_in(Transposed(), Shifted(), Spread(), Gathered()),

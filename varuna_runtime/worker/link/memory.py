@@ -46,8 +46,9 @@ class MemoryNetwork:
         self._raise_fault()
         self._raise_if_gone(to)
         copies = tuple(
-            t.detach().clone(memory_format=torch.contiguous_format).requires_grad_(t.requires_grad)
+            plain.clone(memory_format=torch.contiguous_format).requires_grad_(t.requires_grad)
             for t in tensors
+            for plain in [t.detach().resolve_conj().resolve_neg()]
         )
         self._queues[source, to, tag].append(copies)
         self.num_sent += 1
