@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import LBFGS, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from varuna_runtime.spec.errors import CheckpointRefused, InvalidInput, ModelRefused
@@ -40,6 +40,11 @@ class StageOptimizer:
             raise InvalidInput(
                 "optimizer: LBFGS evaluates the model several times a step and needs all parameters in one "
                 "place; wanted one that steps on given gradients, each parameter by itself"
+            )
+        if isinstance(made, SparseAdam):
+            raise InvalidInput(
+                "optimizer: SparseAdam takes sparse gradients only, and sums over micro-batches are dense; "
+                "wanted Adam, or any other one"
             )
         self._optimizer: Optimizer = made
         names = {id(p): name for name, p in named}

@@ -177,6 +177,9 @@ class StageRunner:
 
 def weighted_sum(loss: object, rows: int) -> tuple[Tensor, Tensor]:
     """Return (sum, weight) of what a loss function returned; a mean scalar weighs its rows."""
+    value = loss[0] if isinstance(loss, tuple | list) and loss else loss
+    if isinstance(value, Tensor) and value.is_complex():
+        raise ModelRefused("the loss is a complex number; wanted a real one, such as loss.abs() or loss.real")
     if isinstance(loss, Tensor) and loss.numel() == 1:
         return loss.reshape(()) * rows, torch.tensor(float(rows), device=loss.device)
     if isinstance(loss, tuple | list) and len(loss) == 2 and isinstance(loss[0], Tensor):

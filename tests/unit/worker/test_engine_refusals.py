@@ -66,6 +66,12 @@ def test_a_loss_that_is_no_scalar_is_refused() -> None:
         Fleet(training, "1x1").train(1)
 
 
+def test_a_complex_loss_is_refused() -> None:
+    training = toys.mlp_training(loss=lambda output, batch: (output * 1j).sum())
+    with pytest.raises(ModelRefused, match="complex"):
+        Fleet(training, "1x1").train(1)
+
+
 def test_an_optimizer_with_foreign_parameters_is_refused() -> None:
     training = toys.mlp_training(optimizer=lambda named: torch.optim.SGD([nn.Parameter(torch.ones(1))]))
     with pytest.raises(InvalidInput, match="was not given"):

@@ -108,12 +108,17 @@ def test_a_value_that_cannot_be_restored_is_refused_by_its_owner() -> None:
         to_text([object()], of="my scheduler")
 
 
-def test_an_optimizer_that_needs_a_closure_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="LBFGS evaluates the model several times"):
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (torch.optim.LBFGS, "LBFGS evaluates the model several times"),
+        (torch.optim.SparseAdam, "SparseAdam takes sparse gradients only"),
+    ],
+)
+def test_an_optimizer_that_cannot_step_on_dense_sums_is_refused(make: Any, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
         StageOptimizer(
-            named_parameters(),
-            optimizer=lambda named: torch.optim.LBFGS([p for _, p in named]),
-            scheduler=None,
+            named_parameters(), optimizer=lambda named: make([p for _, p in named]), scheduler=None
         )
 
 
