@@ -20,6 +20,7 @@ def document(scenario: Scenario, compared: Comparison) -> dict[str, object]:
         "length_s": recording.length_s,
         "num_changes": len(recording.changes),
         "most_nodes": _most(compared),
+        "refusal": None if compared.refusal is None else asdict(compared.refusal),
         "policies": [
             {**asdict(result), "spans": [asdict(span) for span in course.spans]}
             for result, course in zip(compared.results, compared.courses, strict=True)
@@ -35,6 +36,8 @@ def view(scenario: Scenario, compared: Comparison, name: str) -> RenderableType:
         f"{name}: {seconds(length_s)}, {mean:.1f} nodes in the mean, at most {_most(compared)}, "
         f"{len(scenario.recording.changes)} changes"
     )
+    if (never := compared.refusal) is not None:
+        pool += f"\nno plan at any time: {never.reason}; {never.change}"
     rows = [(title, *(show(result) for result in compared.results)) for title, show in _rows(scenario)]
     shown = [row for row in rows if any(row[1:])]
     return Group(pool, "", table(("", *(f">{result.policy}" for result in compared.results)), shown))

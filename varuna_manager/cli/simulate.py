@@ -1,6 +1,6 @@
 """`varuna simulate`: what a recorded pool would do to a job."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from varuna_manager.whatif import (
 from varuna_manager.whatif.plot import svg
 from varuna_manager.whatif.policyfile import parse_policy
 from varuna_runtime.spec.errors import InvalidInput
+from varuna_runtime.spec.job import Objective
 from varuna_runtime.spec.mistakes import Mistake
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import Profile
@@ -117,6 +118,7 @@ def simulate(
     if isinstance(scenario, tuple):
         return _refuse(scenario)
     scenario = replace(scenario, stops_when_done=until_done)
+    _check_prices(scenario, policies)
     compared = compare(scenario, policies)
     if plot is not None:
         _draw(plot, scenario, compared, trace.name)
@@ -143,6 +145,12 @@ def _scenario(
         profile=measured,
         machines=machines,
     )
+
+
+def _check_prices(scenario: Scenario, policies: Sequence[Policy]) -> None:
+    chosen_by = {(one.objective or scenario.spec.objective) for one in policies if isinstance(one, Ours)}
+    if Objective.COST in chosen_by and scenario.machines.price is None:
+        raise InvalidInput("objective is cost, and what a node costs is not known: give --price")
 
 
 def _part(recording: Recording, start_s: float, end_s: float | None) -> Recording:

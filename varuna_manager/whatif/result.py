@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from varuna_manager.whatif.ideal import Best, best_plan, first_batch, ideal, node_hours, samples_between
 from varuna_manager.whatif.ledger import Course, Doing
+from varuna_manager.whatif.lending import moments
 from varuna_manager.whatif.ours import replay_ours
 from varuna_manager.whatif.paper import replay_paper
 from varuna_manager.whatif.plans import Plans
 from varuna_manager.whatif.scenario import Ours, Policy, Scenario
+from varuna_runtime.spec.layout import Infeasible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +43,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Several policies on one pool."""
+    """Several policies on one pool; `refusal` says why there never was a plan, None where there was one."""
 
     results: tuple[Result, ...]
     courses: tuple[Course, ...]
     best: tuple[Best, ...]
+    refusal: Infeasible | None = None
 
 
 def compare(scenario: Scenario, policies: Sequence[Policy]) -> Comparison:
@@ -61,7 +64,16 @@ def compare(scenario: Scenario, policies: Sequence[Policy]) -> Comparison:
     )
     per_node_hour = _on_demand_samples(scenario, best, plans)
     results = tuple(_result(scenario, course, best, per_node_hour) for course in courses)
-    return Comparison(results=results, courses=courses, best=best)
+    refusal = None if batch else _refusal(scenario, plans)
+    return Comparison(results=results, courses=courses, best=best, refusal=refusal)
+
+
+def _refusal(scenario: Scenario, plans: Plans) -> Infeasible | None:
+    """Return why there is no plan for the most nodes that there ever were."""
+    pool = scenario.recording
+    most = max((moment.nodes for moment in moments(pool, pool.length_s)), key=len)
+    outcome = plans.plan(scenario.request(most, None))
+    return outcome if isinstance(outcome, Infeasible) else None
 
 
 def _result(scenario: Scenario, course: Course, best: Sequence[Best], per_node_hour: float) -> Result:

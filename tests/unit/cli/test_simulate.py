@@ -79,6 +79,29 @@ def test_a_single_line_is_a_pool_that_stays(capsys: pytest.CaptureFixture[str], 
     assert json.loads(out)["policies"][0]["node_hours"] == pytest.approx(4.0)
 
 
+def test_why_there_never_was_a_plan_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    little = ("--to", "30m", "--policy", "ours", "--memory", "1M")
+    code, out, _ = simulate(capsys, *little)
+    assert code == 0
+    assert "no plan at any time: no layout fits" in out
+    assert "use slots with" in out
+    refusal = json.loads(simulate(capsys, *little, "--json")[1])["refusal"]
+    assert refusal["reason"].startswith("no layout fits")
+    assert json.loads(simulate(capsys, *little[:-2], "--json")[1])["refusal"] is None
+
+
+def test_by_cost_the_price_of_a_node_must_be_given(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    thrifty = tmp_path / "thrifty.yaml"
+    thrifty.write_text("name: thrifty\nlike: ours\nobjective: cost\n")
+    arguments = ("--to", "30m", "--policy", f"{thrifty},paper")
+    code, _, err = simulate(capsys, *arguments)
+    assert code == 1
+    assert "give --price" in err
+    assert simulate(capsys, *arguments, "--price", "1")[0] == 0
+
+
 def test_a_pool_that_never_has_a_node_is_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     trace = tmp_path / "pool.csv"
     trace.write_text("2026-11-30, 10:00:00, 0\n2026-11-30, 11:00:00, 0\n")
