@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from math import inf
 
 from varuna_manager.planner.candidates import Shape, shapes
 from varuna_manager.planner.explain import explanation
@@ -20,6 +21,9 @@ from varuna_runtime.spec.schedule_check import validate
 
 CHECKED_OPS = 400
 """Forwards of all stages up to which a plan's programs are proven: longer ones go on as they began."""
+
+PRICES_MAX = 16
+"""Prices above which nodes are left out, in turn; pools have a few, thousands would take minutes."""
 
 
 def plan(request: PlanRequest) -> PlanOutcome:
@@ -60,7 +64,8 @@ def _pools(request: PlanRequest, usable: Sequence[PlannableNode]) -> tuple[SlotP
     limit = request.spec.nodes.max
     if request.spec.objective is not Objective.COST:
         return pools(usable, limit)
-    return pools(usable, limit, by_price, sorted({node.paid_per_hour for node in usable}, reverse=True))
+    prices = sorted({node.paid_per_hour for node in usable})
+    return pools(usable, limit, by_price, (inf, *prices[:: -(-len(prices) // PRICES_MAX)][::-1]))
 
 
 @lru_cache(maxsize=64)
