@@ -120,6 +120,15 @@ def backward_weight(owed: Owed) -> list[Tensor | None]:
     return found
 
 
+def _is_whole(node: Node) -> bool:
+    """Return whether a node cannot do half of its work.
+
+    A function written in Python does all of it each time it is called. A group norm of channels-last memory
+    on the CPU, asked for the gradients of its parameters alone, reads memory that is not there (torch 2.13).
+    """
+    return isinstance(node, BackwardCFunction) or node.name() == "NativeGroupNormBackward0"
+
+
 @dataclass(frozen=True, slots=True)
 class _Branch:
     """A node on a way to an input, from which other ways lead to these parameters."""
@@ -165,8 +174,7 @@ class _Graph:
             uses.update(2 * self._alone(root.node))  # no node before it whose gradient could be noted
         branches = []
         for node, beyond in found:
-            # A function written in Python does all its work each time it is called.
-            positions = [] if isinstance(node, BackwardCFunction) else [at for at in beyond if uses[at] == 1]
+            positions = [] if _is_whole(node) else [at for at in beyond if uses[at] == 1]
             if positions:
                 branches.append(_Branch([GradientEdge(node, nr) for nr in self._entries[node]], positions))
         return branches

@@ -67,6 +67,17 @@ class Fused(nn.Module):
         return Multiply.apply(values, self.scale).exp()
 
 
+class ChannelsLast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Conv2d(2, 32, 3), nn.GroupNorm(4, 32), nn.ReLU(), nn.Conv2d(32, 3, 1))
+        self.inner.to(memory_format=torch.channels_last)
+
+    def forward(self, values: Tensor) -> Tensor:
+        found: Tensor = self.inner(values)
+        return found
+
+
 def images() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3, bias=False), nn.GroupNorm(3, 3)
@@ -79,7 +90,8 @@ SEGMENTS: dict[str, tuple[Callable[[], nn.Module], Tensor, int]] = {
     "linear": (lambda: nn.Linear(WIDTH, 7), VALUES, 2),
     "norm": (lambda: nn.LayerNorm(WIDTH), VALUES, 2),
     "embedding": (lambda: nn.Embedding(9, WIDTH), TOKENS, 1),
-    "convolutions": (images, IMAGE, 7),
+    "convolutions": (images, IMAGE, 5),
+    "channels last": (ChannelsLast, IMAGE, 4),
     "attention": (Attention, VALUES, 12),
     "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, 3)), VALUES, 3),
     "recurrent": (lambda: nn.GRU(WIDTH, 4, batch_first=True), VALUES, 2),
