@@ -17,6 +17,7 @@ from varuna_runtime.worker.purity import Look, Watch
 from varuna_runtime.worker.randomness import seed_generators
 from varuna_runtime.worker.split import (
     Owed,
+    apart,
     backward_input,
     backward_weight,
     copied,
@@ -147,7 +148,7 @@ class SegmentRunner:
             found = gradients_of(outputs, wanted, seeds)
             found = copied(found) if borrows else found
         return Gradients(
-            inputs=_in_place(frame, found[: len(leaves)]),
+            inputs=_in_place(frame, apart(found[: len(leaves)], found[len(leaves) :])),
             parameters=tuple(map(_dense, found[len(leaves) :])),
         )
 
@@ -170,12 +171,13 @@ class SegmentRunner:
             found, owed = backward_input(outputs, seeds, leaves, self._trained)
             if borrows:
                 found, owed = copied(found), owed.copied()
-            return _in_place(frame, found), owed
+            return _in_place(frame, apart(found, owed.held)), owed
         whole = self._tried(outputs, seeds, leaves) if self._may_split is None else None
         if whole is None:
             whole = gradients_of(outputs, wanted, seeds)
             whole = copied(whole) if borrows else whole
-        return _in_place(frame, whole[: len(leaves)]), Owed(self._trained, whole[len(leaves) :], [])
+        inputs = apart(whole[: len(leaves)], whole[len(leaves) :])
+        return _in_place(frame, inputs), Owed(self._trained, whole[len(leaves) :], [])
 
     def _tried(
         self, outputs: Sequence[Tensor], seeds: Sequence[Tensor], leaves: Sequence[Tensor]

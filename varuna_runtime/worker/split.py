@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node, _engine_run_backward, get_gradient_edge
@@ -33,6 +34,11 @@ class Owed:
     parameters: Sequence[Tensor]
     found: Sequence[Tensor | None]  # in order of the parameters; None for those still to be found
     starts: Sequence[_Start]
+
+    @property
+    def held(self) -> list[Tensor | None]:
+        """Every gradient that is kept for W."""
+        return [*self.found, *(seed for start in self.starts for seed in start.seeds)]
 
     def copied(self) -> "Owed":
         """Return the same with gradients in memory of their own."""
@@ -67,6 +73,26 @@ def gradients_of(
         accumulate_grad=False,
     )
     return found
+
+
+def apart(gradients: Sequence[Tensor | None], held: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return gradients each in memory of its own, where none of `held` is either.
+
+    A sum gives all its terms one gradient. Over a link each goes as a copy; in a stage the hooks of segments
+    further back may write into it.
+    """
+    taken = {_place(gradient) for gradient in held}
+    found: list[Tensor | None] = []
+    for gradient in gradients:
+        place = _place(gradient)
+        found.append(gradient.clone() if gradient is not None and place in taken else gradient)
+        taken.add(place)
+    return found
+
+
+def _place(gradient: Tensor | None) -> int:
+    dense = gradient is not None and gradient.layout is torch.strided
+    return gradient.untyped_storage().data_ptr() if gradient is not None and dense else 0
 
 
 def runs_python(outputs: Sequence[Tensor]) -> bool:

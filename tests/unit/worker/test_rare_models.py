@@ -1,5 +1,7 @@
 """Rare shapes of models: layers called twice, frozen and unused parameters, nothing to learn before a cut."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -8,6 +10,7 @@ from torch.nn import functional
 from tests.support import toys
 from tests.support.fleet import Fleet, Snapshot, assert_equal_bits
 from varuna_runtime.partition import CutPoint
+from varuna_runtime.spec.layout import ScheduleKind
 
 
 def model_ending_in(*modules: nn.Module) -> nn.Module:
@@ -142,6 +145,30 @@ class Conjugated(nn.Module):
         return (values @ self.mixed).real + imaginary.sum(1, keepdim=True)
 
 
+class Clamped(nn.Module):
+    """Clamps a gradient where it lies, and hands its values on twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(12, 12)
+
+    def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        inner = self.inner(values)
+        inner.register_hook(lambda gradient: gradient.clamp_(-0.001, 0.001))
+        return inner, values
+
+
+class Added(nn.Module):
+    """Its parameter and both inputs have one gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(3, 12))
+
+    def forward(self, one: Tensor, other: Tensor) -> Tensor:
+        return one + self.shift + other
+
+
 class EmptySkip(nn.Module):
     """Hands on a tensor without rows, whose gradient has no elements but is one."""
 
@@ -177,21 +204,27 @@ MODELS = {
     "a tied weight in a list": twins,
     "complex parameters": lambda: model_ending_in(Complex(), Complex()),
     "lazy conjugates": lambda: model_ending_in(Conjugate(), Conjugated()),
+    "a hook that writes": lambda: model_ending_in(Clamped(), Added()),
     "a skip without rows": lambda: model_ending_in(EmptySkip(), EmptyUse()),
     "sparse gradients": lambda: model_ending_in(SparseTable(), nn.Tanh()),
     "odd memory on the edges": lambda: model_ending_in(Transposed(), Shifted(), Spread(), Gathered()),
 }
 
 
-def trained(kind: str, layout: str, *, recompute: bool = False) -> Snapshot:
+def trained(kind: str, layout: str, **changes: Any) -> Snapshot:
     training = toys.mlp_training(model=MODELS[kind], batch_size=12)
-    return Fleet(training, layout, micro_batch_size=3, recompute=recompute).train(2)
+    return Fleet(training, layout, micro_batch_size=3, **changes).train(2)
 
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("layout", ["3x1", "2x2", "1x3"])
 def test_a_rare_model_has_the_same_bits_on_every_layout(kind: str, layout: str) -> None:
     assert_equal_bits(trained(kind, layout, recompute=True), trained(kind, "1x1"))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_rare_model_has_the_same_bits_with_split_backwards(kind: str) -> None:
+    assert_equal_bits(trained(kind, "2x1", schedule=ScheduleKind.ZERO_BUBBLE), trained(kind, "1x1"))
 
 
 def test_every_call_of_a_norm_counts() -> None:
