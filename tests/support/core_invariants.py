@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from varuna_manager.core import departures, pool
-from varuna_manager.core.actions import AnyAction, StartRanks
+from varuna_manager.core.actions import AnyAction, DrainRanks, StartRanks
 from varuna_manager.core.phases import HOLDING, JOB_TRANSITIONS, TERMINAL, JobPhase
 from varuna_manager.core.state import State
 
@@ -19,6 +19,8 @@ def check(before: State, after: State, actions: Iterable[AnyAction]) -> None:
     for action in actions:
         if isinstance(action, StartRanks):
             _check_start(after, action)
+        if isinstance(action, DrainRanks):
+            _check_drain(after, action)
 
 
 def check_nobody_is_kept_too_long(after: State, at_s: float) -> None:
@@ -69,3 +71,13 @@ def _check_start(after: State, action: StartRanks) -> None:
     assert all(0 <= index < node.slots for index in slots)
     others = [j.job for j in after.iter_open() if j.job != action.job and action.node in j.hosts]
     assert not others, f"node {action.node} still runs {others}"
+
+
+def _check_drain(after: State, action: DrainRanks) -> None:
+    """A drain has no longer than usual, unless it began for a notice that is due and ends with it."""
+    job = after.jobs[action.job]
+    if job.run is None:
+        return
+    usual_s = max(after.config.drain_timeout_s, departures.lead_s(after, job, job.run))
+    is_due = any(after.nodes[name].is_due for name in job.run.members)
+    assert action.within_s <= usual_s + 1e-6 or is_due, f"a drain within {action.within_s} s"

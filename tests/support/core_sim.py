@@ -96,7 +96,7 @@ class Sim(AgentLoop):
         """The agent forgets its processes without a word."""
         self.agents[node].running.clear()
 
-    def notice(self, node: str, in_s: float, *, source: str = "file") -> None:
+    def notice(self, node: str, in_s: float, *, source: str = "file", is_urgent: bool = False) -> None:
         incarnation = self.agents[node].incarnation
         self.feed(
             e.NoticeReceived(
@@ -105,6 +105,7 @@ class Sim(AgentLoop):
                 incarnation=incarnation,
                 deadline_s=self.now_s + in_s,
                 source=source,
+                is_urgent=is_urgent,
             )
         )
 

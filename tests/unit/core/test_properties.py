@@ -143,15 +143,21 @@ NODE_COMMANDS = (
     "left",
     "freeze",
     "thaw",
+    "notice-short",
     "notice",
+    "notice-long",
+    "notice-sooner",
+    "notice-later",
+    "notice-urgent",
     "drain",
     "unnotice",
 )
+NOTICE_S = {"notice-short": 1.0, "notice": 20.0, "notice-long": 600.0, "notice-urgent": 600.0}
 COMMANDS = st.one_of(
     st.tuples(st.sampled_from(NODE_COMMANDS), NODES),
     st.tuples(st.sampled_from(("submit", "train", "durable", "cancel", "finish", "crash")), JOBS),
     st.tuples(st.sampled_from(("hold", "release")), st.sampled_from(HOLDABLE)),
-    st.tuples(st.sampled_from(("pass", "restart", "return")), st.just("")),
+    st.tuples(st.sampled_from(("pass", "pass", "stand-still", "restart", "return")), st.just("")),
 )
 
 
@@ -169,8 +175,11 @@ def _play(sim: Sim, command: str, name: str) -> None:
             getattr(sim, command)(name)
         case "thaw" if agent and agent.is_frozen:
             sim.thaw(name)
-        case "notice" if is_live:
-            sim.notice(name, 20.0)
+        case "notice-short" | "notice" | "notice-long" | "notice-urgent" if is_live:
+            sim.notice(name, NOTICE_S[command], is_urgent=command == "notice-urgent")
+        case "notice-sooner" | "notice-later" if is_live:
+            deadline_s = sim.node(name).notice_deadline_s or sim.now_s
+            sim.notice(name, deadline_s - sim.now_s + (-10.0 if command == "notice-sooner" else 10.0))
         case "unnotice" if is_live:
             sim.cancel_notice(name)
         case "drain":
@@ -187,6 +196,9 @@ def _play(sim: Sim, command: str, name: str) -> None:
             getattr(sim, command)(name)
         case "pass":
             sim.pass_time(2.0)
+        case "stand-still":
+            sim.now_s += 30.0
+            sim.pass_time(0.5)
         case "restart":
             sim.restart()
         case "return":
