@@ -41,7 +41,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One node as a person sees it; `notice_in_s` is negative without a notice."""
+    """One node as a person sees it; `notice_in_s` is negative without a notice, `pool` empty if not known."""
 
     node: str
     state: str
@@ -54,6 +54,7 @@ class NodeView:
     notice_in_s: float
     notices: str
     pid: int
+    pool: str
 
 
 def job_views(state: State) -> tuple[JobView, ...]:
@@ -113,6 +114,7 @@ def _node_view(state: State, node: Node, now_s: float) -> NodeView:
         notice_in_s=UNKNOWN_S if deadline_s is None or node.is_gone else max(0.0, deadline_s - now_s),
         notices=node.notices,
         pid=node.pid,
+        pool=node.pool,
     )
 
 
@@ -126,9 +128,13 @@ def _job_reason(state: State, job: Job) -> str:
 
 def _node_reason(state: State, node: Node, now_s: float) -> str:
     drain_at_s = departures.drain_at_s(state, node)
-    if drain_at_s is None:
-        return node.reason or spare_reason(state, node)
-    return f"{node.reason}; drains in {max(0.0, drain_at_s - now_s):.0f} s"
+    if drain_at_s is not None:
+        return f"{node.reason}; drains in {max(0.0, drain_at_s - now_s):.0f} s"
+    job = holder(state)
+    run = job.run if job and job.phase is JobPhase.DRAINING else None
+    if run is not None and node in departures.leaving(state, run):
+        return f"{node.reason}; drains now"
+    return node.reason or spare_reason(state, node)
 
 
 def _step(job: Job, progress: Progress | None) -> int:

@@ -37,7 +37,7 @@ def job_status(view: JobView, totals: StepTotals | None) -> client_pb2.JobStatus
 
 
 def node_status(view: NodeView, pool: str) -> client_pb2.NodeStatus:
-    """Return the message of a node; `pool` is empty where no provider lists it."""
+    """Return the message of a node; `pool` is empty where no provider lists it any more."""
     return client_pb2.NodeStatus(
         node=view.node,
         state=view.state,
@@ -50,7 +50,7 @@ def node_status(view: NodeView, pool: str) -> client_pb2.NodeStatus:
         notice_in_s=view.notice_in_s,
         notices=view.notices,
         pid=view.pid,
-        pool=pool,
+        pool=pool or view.pool,
     )
 
 

@@ -248,6 +248,10 @@ def test_people_see_until_when_a_noticed_node_is_used() -> None:
     assert job.reason == "the pool has 2 nodes; soon to leave: b (notice from file: 60.0 s ahead)"
     told = [x.why for x in sim.all_of(a.Announce) if isinstance(x, a.Announce) and x.what == "node-notice"]
     assert told == ["vanishes in 60.0 s (file); used for about 35 s of them"]
+    sim.hold("drain")
+    sim.pass_time(30.0)
+    reasons = [view.reason for view in node_views(sim.state, sim.now_s)]
+    assert reasons == ["", "notice from file: 60.0 s ahead; drains now"]
 
 
 def test_a_drain_that_hangs_is_given_up_in_the_usual_time_however_far_off_another_notice_is() -> None:

@@ -2,10 +2,12 @@
 
 import pytest
 
+from tests.support.core_sim import Sim
 from tests.support.fake_agent import profile_of
 from tests.support.manager_process import model, submission
 from varuna_manager.core import actions, events
-from varuna_manager.rpc import translate
+from varuna_manager.core.views import node_views
+from varuna_manager.rpc import shown, translate
 from varuna_runtime.agent import codec
 from varuna_runtime.agent import records as r
 from varuna_runtime.spec import canonical
@@ -244,3 +246,14 @@ def test_a_warm_carries_what_a_launcher_needs_and_its_answer_comes_back() -> Non
 
 def test_a_launcher_that_is_not_ready_has_a_reason() -> None:
     assert translate.warmed(agent_pb2.WarmReport(job="j"), "n", "i", 5.0).reason == "no reason given"
+
+
+def test_a_node_keeps_its_pool_when_the_provider_lists_it_no_more() -> None:
+    sim = Sim()
+    sim.join("a")
+    place = events.Place(node="a", domain="z1")
+    sim.feed(events.NodesPlaced(at_s=sim.now_s, pool="p", places=(place,), price_per_hour=None))
+    sim.left("a")
+    (view,) = node_views(sim.state, sim.now_s)
+    assert shown.node_status(view, "").pool == "p"
+    assert shown.node_status(view, "q").pool == "q"
