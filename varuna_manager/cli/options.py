@@ -50,13 +50,17 @@ def seconds_of(text: str) -> float | None:
     if not text.strip() or found is None:
         return None
     hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    return hours * 3600 + minutes * 60 + seconds
+    total_s = hours * 3600 + minutes * 60 + seconds
+    return total_s if isfinite(total_s) else None
 
 
 def bytes_of(text: str) -> int | None:
     """Return the bytes of a size as people write it, or None."""
     found = _SIZE.fullmatch(text.strip())
-    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ")) if found else None
+    if found is None:
+        return None
+    num_bytes = float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ")
+    return int(num_bytes) if isfinite(num_bytes) else None
 
 
 def examples(*commands: str) -> str:

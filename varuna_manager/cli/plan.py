@@ -13,6 +13,7 @@ from varuna_manager.cli.options import Number, examples, json_option, manager_op
 from varuna_manager.cli.output import console, print_json, seconds
 from varuna_manager.cli.profile_file import write_profile
 from varuna_manager.cli.tables import table
+from varuna_manager.cli.text_files import write_text
 from varuna_manager.client import PlanReport
 from varuna_manager.planner.chrome_trace import chrome_trace
 from varuna_manager.planner.explain import spread
@@ -100,10 +101,10 @@ def draw(report: PlanReport, trace: Path | None, picture: Path | None) -> None:
         return
     step = record(why.timing, made.predicted_step_s)
     if trace is not None:
-        trace.write_text(chrome_trace(step))
+        write_text(trace, "trace", chrome_trace(step))
     if picture is not None:
         title = f"{made.layout}, {made.schedule}: predicted step {seconds(made.predicted_step_s)}"
-        picture.write_text(svg_picture(step, title))
+        write_text(picture, "picture", svg_picture(step, title))
 
 
 def show(report: PlanReport, *, as_json: bool) -> int:

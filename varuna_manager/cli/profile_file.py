@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from varuna_manager.cli.options import F
+from varuna_manager.cli.text_files import text_of, write_text
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.model import ModelRecord
@@ -25,11 +26,7 @@ def profile_option(command: F) -> F:
 
 def read_profile(path: Path) -> ProfiledModel:
     """Return the profile in a file; InvalidInput if it is none, or one that no planner can use."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as err:
-        reason = "not UTF-8" if isinstance(err, UnicodeDecodeError) else (err.strerror or str(err)).lower()
-        raise InvalidInput(f"{path}: the profile cannot be read: {reason}") from err
+    text = text_of(path, "profile")
     try:
         found = canonical.loads(ProfiledModel, text)
     except InvalidInput as err:
@@ -50,7 +47,4 @@ def profile_for(path: Path, model: ModelRecord) -> Profile:
 def write_profile(path: Path, profiled: ProfiledModel) -> None:
     """Write a profile so that people can read it too."""
     text = json.dumps(json.loads(canonical.dumps(profiled)), indent=1, sort_keys=True)
-    try:
-        path.write_text(text + "\n", encoding="utf-8")
-    except OSError as err:
-        raise InvalidInput(f"{path}: the profile cannot be written: {err.strerror}") from err
+    write_text(path, "profile", text + "\n")

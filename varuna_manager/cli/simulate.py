@@ -10,9 +10,10 @@ from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job
 from varuna_manager.cli.options import F, Number, as_bytes, as_seconds, examples, json_option
 from varuna_manager.cli.output import console, print_json
 from varuna_manager.cli.profile_file import read_profile
-from varuna_manager.cli.recordings import read_recording, text_of
+from varuna_manager.cli.recordings import read_recording
 from varuna_manager.cli.replayed import document, view
 from varuna_manager.cli.scripts import ScriptRefused, measure
+from varuna_manager.cli.text_files import text_of, write_text
 from varuna_manager.traces import Recording
 from varuna_manager.whatif import (
     Comparison,
@@ -204,10 +205,7 @@ def _profile(path: Path | None, job: JobOnDisk) -> tuple[ModelRecord, Profile]:
 def _draw(path: Path, scenario: Scenario, compared: Comparison, pool: str) -> None:
     spec = scenario.spec
     picture = svg(compared, title=f"{spec.name} on {pool}", batch_size=spec.batch_size)
-    try:
-        path.write_text(picture, encoding="utf-8")
-    except OSError as err:
-        raise InvalidInput(f"{path}: the plot cannot be written: {err.strerror}") from err
+    write_text(path, "plot", picture)
 
 
 def _refuse(mistakes: tuple[Mistake, ...]) -> int:

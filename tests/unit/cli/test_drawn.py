@@ -8,6 +8,7 @@ import pytest
 from tests.support.planning import UNEVEN, job, nodes, planned, request
 from varuna_manager.cli.plan import draw
 from varuna_manager.client import PlanReport
+from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.layout import Infeasible
 
 
@@ -24,3 +25,12 @@ def test_without_a_plan_nothing_is_drawn(tmp_path: Path, capsys: pytest.CaptureF
     draw(PlanReport(outcome=Infeasible(reason="too small"), explanation=None), tmp_path / "step.json", None)
     assert "nothing to draw" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    made, why = planned(request(job(), UNEVEN, nodes(2)))
+    report = PlanReport(outcome=made, explanation=why)
+    nowhere = tmp_path / "none" / "step"
+    for trace, picture in ((nowhere, None), (None, nowhere)):
+        with pytest.raises(InvalidInput, match=r"none/step: the (trace|picture) cannot be written: no such"):
+            draw(report, trace, picture)
