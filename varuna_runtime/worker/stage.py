@@ -181,7 +181,8 @@ def weighted_sum(loss: object, rows: int) -> tuple[Tensor, Tensor]:
     if isinstance(value, Tensor) and value.is_complex():
         raise ModelRefused("the loss is a complex number; wanted a real one, such as loss.abs() or loss.real")
     if isinstance(loss, Tensor) and loss.numel() == 1:
-        return loss.reshape(()) * rows, torch.tensor(float(rows), device=loss.device)
+        weight = torch.tensor(float(rows), device=loss.device)
+        return loss.reshape(()) * weight, weight  # by a tensor: a mean in half precision gives a sum in full
     if isinstance(loss, tuple | list) and len(loss) == 2 and isinstance(loss[0], Tensor):
         loss_sum, weight = loss
         is_number = isinstance(weight, Tensor | int | float)

@@ -1,6 +1,7 @@
 """Faults that users of other pipelines met in their gradients, each as a test."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support.fleet import Fleet, assert_equal_bits
 from tests.support.truth import differences, truth_of
 from varuna_runtime.spec.batches import replica_micro_batches
 from varuna_runtime.spec.errors import ModelRefused
+from varuna_runtime.spec.job import Precision
 from varuna_runtime.worker.training import Training
 
 
@@ -24,6 +26,19 @@ def test_a_tied_embedding_has_the_gradient_of_one_process(shard_optimizer: bool)
     training = example.training(batch_size=12)
     fleet = Fleet(training, "2x2", shard_optimizer=shard_optimizer)
     truth = truth_of(example, training, fleet.model, fleet.plan.batch, 2)
+    assert differences(fleet.train(2), truth) == []
+
+
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
+def test_a_mean_in_half_precision_is_weighed_in_full(precision: Precision) -> None:
+    """Neither its product with the rows nor, from 257 on, the rows themselves need be a number in bf16."""
+    example = replace(
+        TOYS["dropout"],
+        training=lambda **changes: toys.mlp_training(loss=lambda output, _: output.abs().mean(), **changes),
+    )
+    training = example.training()
+    fleet = Fleet(training, "2x1", micro_batch_size=3, precision=precision)
+    truth = truth_of(example, training, fleet.model, fleet.plan.batch, 2, precision=precision)
     assert differences(fleet.train(2), truth) == []
 
 
