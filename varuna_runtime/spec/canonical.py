@@ -24,8 +24,16 @@ def loads(kind: type[T], text: bytes | str) -> T:
     try:
         value: T = _adapter(cast(Hashable, kind)).validate_json(text)
     except ValidationError as err:
-        raise InvalidInput(f"not a valid {kind.__name__}: {err}") from err
+        raise InvalidInput(f"not a valid {kind.__name__}: {_first_of(err)}") from err
     return value
+
+
+def _first_of(err: ValidationError) -> str:
+    """Return one line about the first mistake: where it is and what is wrong with it."""
+    first, *others = err.errors(include_url=False, include_context=False, include_input=False)
+    where = f"{'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
+    more = f" (and {len(others)} more)" if others else ""
+    return f"{where}{first['msg']}{more}"
 
 
 def digest(value: object) -> str:

@@ -114,3 +114,19 @@ def test_a_job_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 )
 def test_short_times_keep_three_digits(value_s: float, shown: str) -> None:
     assert duration(value_s) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "Invalid JSON"),
+        ('{"model": {"segments": 3}, "profile": 7}', "model.segments: Input should be a valid array (and 4 more)"),
+    ],
+)
+def test_what_is_no_profile_is_refused_in_one_line(text: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    with pytest.raises(InvalidInput) as refused:
+        read_profile(path)
+    assert why in str(refused.value)
+    assert "\n" not in str(refused.value)
