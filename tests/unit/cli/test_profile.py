@@ -120,7 +120,7 @@ def test_short_times_keep_three_digits(value_s: float, shown: str) -> None:
     ("text", "why"),
     [
         ("{", "Invalid JSON"),
-        ('{"model": {"segments": 3}, "profile": 7}', "model.segments: Input should be a valid array (and 4 more)"),
+        ('{"model": {"segments": 3}, "profile": 7}', "segments: Input should be a valid array (and 4 more)"),
     ],
 )
 def test_what_is_no_profile_is_refused_in_one_line(text: str, why: str, tmp_path: Path) -> None:
