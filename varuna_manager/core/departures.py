@@ -50,13 +50,17 @@ def drain_until_s(state: State, job: Job, run: Run, at_s: float) -> float:
     A notice that is far off gives it no longer than it has without one: a drain that hangs must be seen.
     """
     members = (state.nodes[name] for name in run.members)
-    noticed = [(n.notice_deadline_s, n.is_due) for n in members if n.notice_deadline_s is not None]
+    noticed = [
+        (n.notice_deadline_s, n.is_due and not n.is_urgent)
+        for n in members
+        if n.notice_deadline_s is not None
+    ]
     usual_s = at_s + max(state.config.drain_timeout_s, lead_s(state, job, run))
     if not noticed:
         return usual_s
-    nearest_s, is_due = min(noticed)
+    nearest_s, is_in_time = min(noticed)
     until_s = nearest_s - state.config.notice_margin_s
-    return until_s if is_due else min(until_s, usual_s)
+    return until_s if is_in_time else min(until_s, usual_s)
 
 
 def drain_at_s(state: State, node: Node) -> float | None:

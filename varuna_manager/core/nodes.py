@@ -277,6 +277,7 @@ def on_notice(change: Change, event: NoticeReceived) -> None:
             notice_source=event.source,
             notice_at_s=change.at_s,
             is_due=event.is_urgent,
+            is_urgent=event.is_urgent,
         )
     )
     if node.phase is NodePhase.READY:
@@ -310,7 +311,9 @@ def on_notice_cancelled(change: Change, event: NoticeCancelled) -> None:
     if node is None or node.notice_deadline_s is None:
         return
     source = node.notice_source
-    node = change.put_node(replace(node, notice_deadline_s=None, notice_source="", is_due=False))
+    node = change.put_node(
+        replace(node, notice_deadline_s=None, notice_source="", is_due=False, is_urgent=False)
+    )
     if node.phase is NodePhase.NOTICED:
         change.move_node(node, *_standing(node))
     change.announce(What.NODE_NOTICE_CANCELLED, f"withdrawn by {source}", who=source, node=node.node)

@@ -38,6 +38,7 @@ class Node:
     notice_source: str = ""
     notice_at_s: float = 0.0
     is_due: bool = False  # under notice, and work must begin to move off it
+    is_urgent: bool = False  # it was due at once, however far off its end may be
     drain_user: str | None = None
     drain_reason: str = ""  # where it is not simply that user's wish
 

@@ -254,11 +254,17 @@ def test_people_see_until_when_a_noticed_node_is_used() -> None:
     assert reasons == ["", "notice from file: 60.0 s ahead; drains now"]
 
 
-def test_a_drain_that_hangs_is_given_up_in_the_usual_time_however_far_off_another_notice_is() -> None:
+@pytest.mark.parametrize("is_urgent", [False, True])
+def test_a_drain_that_hangs_is_given_up_in_the_usual_time_however_far_off_a_notice_is(
+    *, is_urgent: bool
+) -> None:
     sim = _running("a", "b", "c")
     sim.notice("c", 3600.0)
     sim.hold("drain")
-    sim.drain("b")
+    if is_urgent:
+        sim.notice("b", 3600.0, is_urgent=True)
+    else:
+        sim.drain("b")
     sim.pass_time(CoreConfig().drain_timeout_s)
     assert sim.job("j").phase is JobPhase.RUNNING
     assert _members(sim) == ["a"]
