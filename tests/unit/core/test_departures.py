@@ -262,7 +262,7 @@ def test_a_drain_that_hangs_is_given_up_in_the_usual_time_however_far_off_a_noti
     sim.notice("c", 3600.0)
     sim.hold("drain")
     if is_urgent:
-        sim.notice("b", 3600.0, is_urgent=True)
+        sim.notice("b", 1800.0, is_urgent=True)
     else:
         sim.drain("b")
     sim.pass_time(CoreConfig().drain_timeout_s)
