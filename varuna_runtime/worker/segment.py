@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 
+from varuna_runtime.spec import rng
 from varuna_runtime.spec.errors import ModelRefused
 from varuna_runtime.spec.job import Precision
 from varuna_runtime.worker.bits import difference
 from varuna_runtime.worker.purity import Look, Watch
-from varuna_runtime.worker.randomness import seed_generators
+from varuna_runtime.worker.randomness import drawn, seed_generators
 from varuna_runtime.worker.split import (
     Owed,
     apart,
@@ -63,6 +64,7 @@ class Frame:
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    key: int  # of the forward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,7 @@ class SegmentRunner:
         self._trained = tuple(p for _, p in self.parameters)
         self._may_split: bool | None = None  # unknown before the first backward
         self._borrows: bool | None = None  # whether gradients may be in memory of the function that made them
+        self._draws_backward: bool | None = None  # unknown before the first backward
         self.device = device
         self._precision = precision
         self._watch = Watch(module) if forbid_mutation else None
@@ -116,7 +119,7 @@ class SegmentRunner:
             outputs = (head(raw),) if head else self._outputs(raw)
         if self._watch and before:
             self._refuse_changes(self._watch, before, leaves)
-        return Frame(leaves, outputs)
+        return Frame(leaves, outputs, key)
 
     def evaluate(self, inputs: Sequence[Tensor], *, key: int) -> tuple[Tensor, ...]:
         """Run the segment under `key` in eval mode and without gradients."""
@@ -145,7 +148,8 @@ class SegmentRunner:
         found: Sequence[Tensor | None] = [None] * len(wanted)
         if outputs and wanted:
             borrows = self._borrows_from(outputs)
-            found = gradients_of(outputs, wanted, seeds)
+            with self._keyed(frame):
+                found = gradients_of(outputs, wanted, seeds)
             found = copied(found) if borrows else found
         return Gradients(
             inputs=_in_place(frame, apart(found[: len(leaves)], found[len(leaves) :])),
@@ -172,9 +176,13 @@ class SegmentRunner:
             if borrows:
                 found, owed = copied(found), owed.copied()
             return _in_place(frame, apart(found, owed.held)), owed
-        whole = self._tried(outputs, seeds, leaves) if self._may_split is None else None
+        whole = None
+        if self._may_split is None:
+            with self._keyed(frame):
+                whole = self._tried(outputs, seeds, leaves)
         if whole is None:
-            whole = gradients_of(outputs, wanted, seeds)
+            with self._keyed(frame):
+                whole = gradients_of(outputs, wanted, seeds)
             whole = copied(whole) if borrows else whole
         inputs = apart(whole[: len(leaves)], whole[len(leaves) :])
         return _in_place(frame, inputs), Owed(self._trained, whole[len(leaves) :], [])
@@ -202,6 +210,18 @@ class SegmentRunner:
         """Return the gradients of the trainable parameters; frees what is left of the graph."""
         found = backward_weight(owed)
         return tuple(map(_dense, copied(found) if self._borrows else found))
+
+    @contextmanager
+    def _keyed(self, frame: Frame) -> Iterator[None]:
+        """Seed what a backward draws from, as a hook that adds noise does; the first one tells whether any."""
+        if self._draws_backward is False:
+            yield
+            return
+        seed_generators(rng.key("backward", frame.key), self.device)
+        before = drawn(self.device)
+        yield
+        if self._draws_backward is None:
+            self._draws_backward = drawn(self.device) != before
 
     def _borrows_from(self, outputs: Sequence[Tensor]) -> bool:
         """Return whether gradients must be copied before the next micro-batch's; found out the first time.

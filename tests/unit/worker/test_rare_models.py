@@ -158,6 +158,19 @@ class Clamped(nn.Module):
         return inner, values
 
 
+class Noisy(nn.Module):
+    """Adds noise to a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(12, 12)
+
+    def forward(self, values: Tensor) -> Tensor:
+        inner: Tensor = self.inner(values)
+        inner.register_hook(lambda gradient: gradient + 0.001 * torch.randn_like(gradient))
+        return inner
+
+
 class Added(nn.Module):
     """Its parameter and both inputs have one gradient."""
 
@@ -205,6 +218,7 @@ MODELS = {
     "complex parameters": lambda: model_ending_in(Complex(), Complex()),
     "lazy conjugates": lambda: model_ending_in(Conjugate(), Conjugated()),
     "a hook that writes": lambda: model_ending_in(Clamped(), Added()),
+    "noise in backward": lambda: model_ending_in(Noisy(), nn.Tanh()),
     "a skip without rows": lambda: model_ending_in(EmptySkip(), EmptyUse()),
     "sparse gradients": lambda: model_ending_in(SparseTable(), nn.Tanh()),
     "odd memory on the edges": lambda: model_ending_in(Transposed(), Shifted(), Spread(), Gathered()),
