@@ -213,7 +213,7 @@ class SegmentRunner:
 
     @contextmanager
     def _keyed(self, frame: Frame) -> Iterator[None]:
-        """Seed what a backward draws from, as a hook that adds noise does; the first one tells whether any."""
+        """Seed what a backward draws from, as hooks that add noise do; the first one tells whether any."""
         if self._draws_backward is False:
             yield
             return
