@@ -32,6 +32,11 @@ def shown_reason(job: JobStatus) -> str:
     return "" if job.state in (JobPhase.RUNNING, JobPhase.SUCCEEDED) else job.reason
 
 
+def full_reason(job: JobStatus) -> str:
+    """Return why the job is in its state, of one that runs also who is soon to leave it."""
+    return "" if job.has_succeeded else job.reason
+
+
 def event_line(event: EventRecord, *, with_job: bool = False) -> str:
     """Return what happened as `time  subject  what  why  (who)`."""
     subject = [event.job] if with_job and event.job else []

@@ -12,7 +12,7 @@ from varuna_manager.cli.documents import job_document
 from varuna_manager.cli.follow import follow
 from varuna_manager.cli.options import examples, json_option, manager_option
 from varuna_manager.cli.output import console, day, minute, print_json, seconds
-from varuna_manager.cli.progress import shown_reason
+from varuna_manager.cli.progress import full_reason, shown_reason
 from varuna_manager.cli.tables import table
 from varuna_manager.client import JobStatus
 from varuna_manager.core.words import counted
@@ -97,7 +97,7 @@ def _details(job: JobStatus) -> RenderableType:
     lines: list[tuple[str, object]] = [
         ("job", job.job),
         ("state", job.state),
-        ("why", shown_reason(job)),
+        ("why", full_reason(job)),
         ("step", _steps(job)),
         ("loss", f"{job.loss:.6f}" if job.step else ""),
         ("speed", f"{job.samples_per_s:.1f} samples/s" if job.samples_per_s > 0 else ""),

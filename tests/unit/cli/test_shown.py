@@ -7,7 +7,7 @@ import pytest
 
 from varuna_manager.cli.output import finite, seconds
 from varuna_manager.cli.plain import plain
-from varuna_manager.cli.progress import event_line, progress_line
+from varuna_manager.cli.progress import event_line, full_reason, progress_line
 from varuna_manager.cli.tables import table
 from varuna_manager.client import EventRecord, JobStatus
 from varuna_runtime.spec.amounts import size
@@ -106,3 +106,10 @@ def test_what_others_say_does_not_steer_the_terminal() -> None:
     assert "refused: one 12:00:00  fake" in line
     assert progress_line(dataclasses.replace(RUNNING, state="PARKED", reason="\x1b[31mred")).isprintable()
     assert table(("NODE", "REASON"), [("n1", "\x1b[31mred")]).lines(80)[1] == "n1    \\x1b[31mred"
+
+
+def test_who_is_soon_to_leave_is_told_where_there_is_room() -> None:
+    leaving = dataclasses.replace(RUNNING, reason="resumed; soon to leave: b")
+    assert full_reason(leaving) == leaving.reason
+    assert "soon to leave" not in progress_line(leaving)
+    assert full_reason(dataclasses.replace(leaving, state="SUCCEEDED")) == ""
