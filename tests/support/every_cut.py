@@ -1,7 +1,8 @@
 """The best step by simulating everything there is, for small requests with memory for all of it."""
 
 from collections.abc import Iterator
-from itertools import combinations, pairwise
+from dataclasses import replace
+from itertools import combinations, pairwise, permutations
 
 from varuna_manager.planner import PlanRequest
 from varuna_manager.planner.candidates import SCHEDULES, shapes
@@ -25,8 +26,24 @@ def layouts(asked: PlanRequest) -> Iterator[Layout]:
             yield Layout(stages=stages, replicas=replicas)
 
 
-def every_cut_s(asked: PlanRequest, layout: Layout) -> float:
-    """Return the best step of a layout over every cut and schedule."""
+def best_placed_s(asked: PlanRequest) -> float:
+    """Return the best step over every layout, cut, schedule and placement of nodes of one slot each."""
+    speeds = [node.speed for node in asked.nodes]
+    equal = replace(asked, nodes=tuple(replace(node, speed=1.0) for node in asked.nodes))
+    return min(
+        every_cut_s(equal, layout, of_stages)
+        for layout in layouts(equal)
+        for of_stages in sorted(
+            {
+                tuple(min(placed[stage :: layout.stages]) for stage in range(layout.stages))
+                for placed in permutations(speeds, layout.world_size)
+            }
+        )
+    )
+
+
+def every_cut_s(asked: PlanRequest, layout: Layout, speeds: tuple[float, ...] = ()) -> float:
+    """Return the best step of a layout over every cut and schedule, with stages of these speeds."""
     (shape,), (pool,) = shapes(asked), pools(asked.nodes, asked.spec.nodes.max)
     last = len(asked.model.segments)
     return min(
@@ -38,6 +55,7 @@ def every_cut_s(asked: PlanRequest, layout: Layout) -> float:
                 pool,
                 layout=layout,
                 schedule=schedule,
+                speeds=speeds,
                 stages=tuple(Stage(first=a, last=b, recompute=False) for a, b in pairwise((0, *inner, last))),
             )
         ).step_s

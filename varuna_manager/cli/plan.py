@@ -192,6 +192,8 @@ def _reasons(why: Explanation) -> list[RenderableType]:
             for r in why.rivals
         ]
         parts += ["", table(columns, rows)]
+    if why.slow_nodes:
+        parts += ["", f"slow nodes: {'; '.join(why.slow_nodes)}"]
     if why.spare_nodes:
         reason = f" ({why.spare_reason})" if why.spare_reason else ""
         parts += ["", f"spare nodes: {', '.join(why.spare_nodes)}{reason}"]

@@ -308,10 +308,10 @@ def _grid(spec: JobSpec, shape: Shape, found: Sequence[SlotPool]) -> tuple[Ints,
 
 
 def _fastest(found: Sequence[SlotPool], num_slots: Ints) -> Floats:
-    """Return the speed of the fastest pool with room for as many slots."""
+    """Return the speed of the fastest stage of any pool with room for as many slots."""
     speed = np.zeros(len(num_slots))
     for pool in found:
-        np.maximum(speed, pool.speed, out=speed, where=num_slots <= pool.num_slots)
+        np.maximum(speed, pool.top_speed, out=speed, where=num_slots <= pool.num_slots)
     return speed
 
 

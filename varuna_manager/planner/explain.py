@@ -46,13 +46,14 @@ def explanation(
     assert best.simulation is not None
     shape = choices[best.candidate.shape]
     timing = pipeline(
-        at_speed(shape.work, best.candidate.pool.speed),
+        shape.work,
         request.model,
         shape.batch,
         best.candidate.pool,
         layout=plan.layout,
         schedule=plan.schedule,
         stages=plan.stages,
+        speeds=best.candidate.pool.stage_speeds(plan.layout),
     )
     return Explanation(
         stages=tuple(_line(best, shape, s, stage) for s, stage in enumerate(plan.stages)),
@@ -64,6 +65,7 @@ def explanation(
         timing=timing,
         network_share=_network_share(timing, best.step_s),
         spare_reason=_spare_reason(request, plan, searched),
+        slow_nodes=_slow_nodes(request, plan, best),
         objective=request.spec.objective,
         value=searched.value,
         outlook=(request.outlook or UNSEEN) if request.spec.objective is Objective.PROGRESS else None,
@@ -111,9 +113,34 @@ def _spare_reason(request: PlanRequest, plan: Plan, searched: Searched) -> str:
     return f"{ours} beats {more}, {'' if rival.simulation else 'at best '}{worse:.1%} {words.worse}{kinds}"
 
 
+def _slow_nodes(request: PlanRequest, plan: Plan, best: Scored) -> tuple[str, ...]:
+    """Return what the plan makes of the nodes that are slower than the fastest, like ones together."""
+    fastest = max(node.speed for node in request.nodes)
+    slow = sorted((node for node in request.nodes if node.speed < fastest), key=lambda node: node.node)
+    if not slow:
+        return ()
+    speeds = best.candidate.pool.stage_speeds(plan.layout)
+    held: dict[str, set[int]] = {}
+    for rank, slot in enumerate(plan.placement):
+        held.setdefault(slot.node, set()).add(plan.layout.stage_of(rank))
+    alike: dict[tuple[float, str], list[str]] = {}
+    for node in slow:
+        if node.node not in held:
+            fate = "left out"
+        elif len(set(speeds)) == 1:
+            fate = f"every stage is taken to be {speeds[0]:g} times as fast"
+        else:
+            stages = sorted(held[node.node])
+            fate = f"on stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}, cut for that speed"
+        alike.setdefault((node.speed / fastest, fate), []).append(node.node)
+    return tuple(
+        f"{', '.join(names)} ({share:.0%} of the fastest): {fate}" for (share, fate), names in alike.items()
+    )
+
+
 def _line(best: Scored, shape: Shape, index: int, stage: Stage) -> StageLine:
     candidate = best.candidate
-    work = at_speed(shape.work, candidate.pool.speed)
+    work = at_speed(shape.work, candidate.pool.stage_speeds(candidate.layout)[index])
     resident = kept(
         shape.batch,
         candidate.schedule,

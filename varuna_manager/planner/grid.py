@@ -19,7 +19,7 @@ MANY = 2**16
 @lru_cache(maxsize=32)
 def grid_of(work: Workload, speed: float = 1.0) -> "StageGrid":
     """Return the grid of a workload on slots of that speed; what it found out is kept for the next plan."""
-    return StageGrid(work if speed == 1.0 else at_speed(work, speed))
+    return StageGrid(at_speed(work, speed))
 
 
 class StageGrid:

@@ -25,7 +25,7 @@ class Columns:
     stages: Ints
     replicas: Ints
     num_micro: Ints  # largest share of a replica, a short one not counted
-    speed: Floats  # of the fastest pool with room
+    speed: Floats  # of the fastest stage of any pool with room
     is_apart: NDArray[np.bool_]  # has more ranks than any unit has slots
 
     def __len__(self) -> int:

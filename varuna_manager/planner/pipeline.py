@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from varuna_manager.planner.pools import SlotPool
 from varuna_manager.planner.sums import SumCost
 from varuna_manager.planner.timing import OWN_LINK, Boundary, Pipeline, StageTiming
-from varuna_manager.planner.workload import Workload, transfer_s
+from varuna_manager.planner.workload import Workload, at_speed, transfer_s
 from varuna_runtime.spec.batches import num_micro_batches
 from varuna_runtime.spec.layout import BatchShape, Layout, ScheduleKind, Stage
 from varuna_runtime.spec.model import ModelRecord
@@ -48,13 +48,20 @@ def pipeline(
     layout: Layout,
     schedule: ScheduleKind,
     stages: tuple[Stage, ...],
+    speeds: tuple[float, ...] = (),
 ) -> Pipeline:
-    """Return the timing of a candidate; where replicas differ in a link, the slower one counts for all."""
+    """Return the timing of a candidate; where replicas differ in a link, the slower one counts for all.
+
+    `speeds` are those of the stages' slots, relative to the profile's; empty where all have that.
+    """
     sums = sums_over(work, pool, layout)
     peers, volume = sums.link, reduction_volume(batch.virtual_replicas, layout.replicas)
     return Pipeline(
         schedule=schedule,
-        stages=tuple(_stage(work, stage, sums, volume=volume, replicas=layout.replicas) for stage in stages),
+        stages=tuple(
+            _stage(at_speed(work, speed), stage, sums, volume=volume, replicas=layout.replicas)
+            for stage, speed in zip(stages, speeds or (1.0,) * len(stages), strict=True)
+        ),
         boundaries=tuple(
             _boundary(work, stage.last, splits)
             for stage, splits in zip(stages, pool.split_stages(layout), strict=False)

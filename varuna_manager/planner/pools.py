@@ -2,9 +2,9 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, groupby, islice, product, zip_longest
-from math import inf
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, groupby, islice, product, zip_longest
+from math import factorial, inf, prod
 
 from varuna_manager.planner.request import PlannableNode
 from varuna_runtime.spec.layout import Layout, Slot
@@ -23,6 +23,11 @@ def by_price(node: PlannableNode, unit_slots: int) -> Rank:
     return (node.paid_per_hour / units, -units, node.node)
 
 
+ORDERS_MAX = 24
+"""Orders of faster and slower stages up to which all are tried, so all of up to four; of more stages only
+those with the slower slots at the end and at the beginning."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPool:
     """Nodes with at least `memory_bytes` and `speed` per slot, in units of `unit_slots` neighbouring slots.
@@ -32,11 +37,14 @@ class SlotPool:
     """
 
     memory_bytes: int
-    speed: float  # every slot is taken to be as slow as the slowest
+    speed: float  # of the slowest slot
     unit_slots: int
     nodes: tuple[PlannableNode, ...]  # with at least one unit each, in the order of their use
     unit_ends: tuple[int, ...]  # how many units the nodes up to each have
     price_ends: tuple[float, ...]  # what the nodes up to each cost, dollars per hour
+    is_by_speed: bool = False  # faster nodes are used first
+    order: tuple[int, ...] = ()
+    """Which run of stages comes where in a replica, 0: the fastest; empty: all count as the slowest."""
 
     def __hash__(self) -> int:
         """Return a number that does not take a look at every node."""
@@ -47,14 +55,55 @@ class SlotPool:
         """Slots in whole units."""
         return self.unit_ends[-1] * self.unit_slots
 
+    @property
+    def top_speed(self) -> float:
+        """Speed that no stage is above."""
+        return self.nodes[0].speed if self.is_by_speed else self.speed
+
+    def stage_speeds(self, layout: Layout) -> tuple[float, ...]:
+        """Return for each stage the speed that all its slots have at least."""
+        if not self.order:
+            return (self.speed,) * layout.stages
+        speeds = self.run_speeds(layout)
+        return tuple(speeds[run] for run in self.order for _ in range(self.unit_slots))
+
+    def run_speeds(self, layout: Layout) -> tuple[float, ...]:
+        """Return, fastest first, the speeds of the runs of stages that are one unit in each replica."""
+        ends = range(layout.replicas, layout.world_size // self.unit_slots + 1, layout.replicas)
+        return tuple(self.nodes[bisect_left(self.unit_ends, end)].speed for end in ends)
+
     def placement(self, layout: Layout) -> tuple[Slot, ...]:
         """Return the slot of each rank; replicas go to different domains in turn."""
+        if self.order:
+            return self._grouped(layout)
         slots = (
             Slot(node=node.node, index=index)
             for node in _spread(self.nodes, layout.stages, self.unit_slots)
             for index in range(node.slots // self.unit_slots * self.unit_slots)
         )
         return tuple(islice(slots, layout.world_size))
+
+    def _grouped(self, layout: Layout) -> tuple[Slot, ...]:
+        """Return the slots: stages of one speed get the units next in speed, replica by replica."""
+        units = (
+            (node, first)
+            for node in self.nodes
+            for first in range(0, node.slots - self.unit_slots + 1, self.unit_slots)
+        )
+        runs: list[list[list[Slot]]] = [[] for _ in range(layout.replicas)]
+        for _, alike in groupby(self.run_speeds(layout)):
+            num_runs = len(tuple(alike))
+            here: dict[PlannableNode, list[int]] = {}
+            for node, first in islice(units, num_runs * layout.replicas):
+                here.setdefault(node, []).append(first)
+            spread = _spread(tuple(here), num_runs * self.unit_slots, self.unit_slots)
+            turn = ((node.node, range(at, at + self.unit_slots)) for node in spread for at in here[node])
+            for replica in runs:
+                replica += [
+                    [Slot(node=name, index=index) for index in indices]
+                    for name, indices in islice(turn, num_runs)
+                ]
+        return tuple(slot for replica in runs for run in self.order for slot in replica[run])
 
     def num_nodes(self, layout: Layout) -> int:
         """Return how many nodes a layout touches."""
@@ -95,6 +144,7 @@ def pools(
     speeds = sorted({node.speed for node in nodes}, reverse=True)
     sizes = range(max((node.slots for node in nodes), default=0), 0, -1)
     found: list[SlotPool] = []
+    by_speed: list[SlotPool] = []
     for memory, speed, price in product(memories, speeds, dearest):
         good = [
             n for n in nodes if n.memory_bytes >= memory and n.speed >= speed and n.paid_per_hour <= price
@@ -102,28 +152,32 @@ def pools(
         for size in sizes:
             chosen = sorted((n for n in good if n.slots >= size), key=lambda n: rank(n, size))
             pool = _pool(chosen[:num_nodes_max], memory, speed, size)
-            if pool is not None and not any(_dominates(other, pool) for other in found):
+            if pool is None:
+                continue
+            if (sorted_ := _by_speed(pool)) is not None:
+                by_speed.append(sorted_)
+            if not any(_dominates(other, pool) for other in found):
                 found.append(pool)
-    return tuple(found)
+    return (*found, *by_speed)
 
 
 def pools_for(layout: Layout, found: Sequence[SlotPool]) -> tuple[SlotPool, ...]:
-    """Return the pools with room for the layout: by unit size, speed and price the one with most memory.
+    """Return the pools with room for the layout: by unit size, speeds and price the one with most memory.
 
     Of those that time and cost alike only the one that touches fewest nodes.
     """
-    roomy: dict[tuple[int, float, float], SlotPool] = {}
-    for pool in found:
-        if pool.num_slots < layout.world_size:
-            continue
-        name = pool.unit_slots, pool.speed, pool.price_per_hour(layout)
+    roomy: dict[tuple[object, ...], SlotPool] = {}
+    roomy_enough = (pool for pool in found if pool.num_slots >= layout.world_size)
+    for pool in chain.from_iterable(_ordered(one, layout) for one in roomy_enough):
+        speeds = pool.stage_speeds(layout) if pool.order else pool.speed
+        name = pool.unit_slots, speeds, pool.price_per_hour(layout)
         if name not in roomy or pool.memory_bytes > roomy[name].memory_bytes:
             roomy[name] = pool
     alike: dict[tuple[object, ...], SlotPool] = {}
     for pool in sorted(roomy.values(), key=lambda one: (one.num_nodes(layout), -one.unit_slots)):
         crosses, splits = pool.crosses_nodes(layout), pool.split_stages(layout)
         price = pool.price_per_hour(layout)
-        alike.setdefault((pool.speed, pool.memory_bytes, crosses, splits, price), pool)
+        alike.setdefault((pool.stage_speeds(layout), pool.memory_bytes, crosses, splits, price), pool)
     return tuple(alike.values())
 
 
@@ -138,6 +192,42 @@ def _pool(nodes: Sequence[PlannableNode], memory_bytes: int, speed: float, size:
         unit_ends=tuple(accumulate(node.slots // size for node in nodes)),
         price_ends=tuple(accumulate(node.paid_per_hour for node in nodes)),
     )
+
+
+def _ordered(pool: SlotPool, layout: Layout) -> Iterator[SlotPool]:
+    """Yield the pool, or one sorted by speed with each order of stages that is worth a try."""
+    if not pool.is_by_speed:
+        yield pool
+        return
+    if layout.stages % pool.unit_slots:
+        return
+    speeds = pool.run_speeds(layout)
+    alike = (len(tuple(same)) for _, same in groupby(speeds))
+    num_orders = factorial(len(speeds)) // prod(map(factorial, alike))
+    if num_orders == 1:
+        return
+    runs = tuple(range(len(speeds)))
+    orders = _orders(runs, speeds) if num_orders <= ORDERS_MAX else (runs, runs[::-1])
+    for order in orders:
+        yield replace(pool, order=order)
+
+
+def _orders(runs: tuple[int, ...], speeds: Sequence[float]) -> Iterator[tuple[int, ...]]:
+    """Yield every order of the runs, but for those that equal speeds make alike."""
+    if not runs:
+        yield ()
+    for first in {speeds[run]: run for run in reversed(runs)}.values():
+        rest = tuple(run for run in runs if run != first)
+        yield from ((first, *others) for others in _orders(rest, speeds))
+
+
+def _by_speed(pool: SlotPool) -> SlotPool | None:
+    """Return a pool with the same nodes, the faster ones first; None where all are as fast."""
+    if all(node.speed == pool.speed for node in pool.nodes):
+        return None
+    nodes = sorted(pool.nodes, key=lambda node: -node.speed)
+    by_speed = _pool(nodes, pool.memory_bytes, pool.speed, pool.unit_slots)
+    return by_speed and replace(by_speed, is_by_speed=True)
 
 
 def _dominates(better: SlotPool, worse: SlotPool) -> bool:

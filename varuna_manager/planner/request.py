@@ -77,6 +77,7 @@ class Explanation:
     profile_source: str
     network_share: float = 0.0  # of the step, that would go if messages and reductions took no time
     spare_reason: str = ""  # why the spare nodes are idle
+    slow_nodes: tuple[str, ...] = ()  # those slower than the fastest, with what the plan makes of them
     timing: Pipeline | None = None  # what was simulated; None: of a manager that did not tell
     objective: Objective = Objective.THROUGHPUT
     value: float = 0.0  # samples per second, per dollar, or until the horizon of `outlook`; 0: not told

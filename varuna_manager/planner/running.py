@@ -10,7 +10,6 @@ from varuna_manager.planner.pipeline import pipeline
 from varuna_manager.planner.pools import SlotPool
 from varuna_manager.planner.request import PlannableNode, PlanRequest
 from varuna_manager.planner.simulate import simulate
-from varuna_manager.planner.workload import at_speed
 from varuna_runtime.spec.layout import Plan
 
 
@@ -25,34 +24,39 @@ def running_step_s(request: PlanRequest, shapes: Iterable[Shape]) -> float | Non
     shape = next((one for one in shapes if one.batch == running.batch), None)
     if shape is None:
         return None
-    pool = _pool(running, {node.node: node.speed for node in request.nodes})
+    pool = _pool(running)
     timing = pipeline(
-        at_speed(shape.work, pool.speed),
+        shape.work,
         request.model,
         shape.batch,
         pool,
         layout=running.layout,
         schedule=running.schedule,
         stages=running.stages,
+        speeds=_stage_speeds(running, {node.node: node.speed for node in request.nodes}),
     )
     return simulate(timing).step_s
 
 
-def _pool(plan: Plan, speeds: Mapping[str, float]) -> SlotPool:
+def _stage_speeds(plan: Plan, speeds: Mapping[str, float]) -> tuple[float, ...]:
+    """Return the speed of the slowest slot of each stage."""
+    of_rank = [speeds.get(slot.node, 1.0) for slot in plan.placement]
+    return tuple(min(of_rank[stage :: plan.layout.stages]) for stage in range(plan.layout.stages))
+
+
+def _pool(plan: Plan) -> SlotPool:
     """Return the nodes of a plan in the order of its ranks, in the largest units that its ranks fill."""
     ranks = Counter(slot.node for slot in plan.placement)  # in order of first appearance
     *full, last = ranks.values()
     unit = gcd(*full) if full else last
     units = [-(-count // unit) for count in ranks.values()]
     nodes = tuple(
-        PlannableNode(
-            node=name, slots=size * unit, memory_bytes=0, device_kind="", speed=speeds.get(name, 1.0)
-        )
+        PlannableNode(node=name, slots=size * unit, memory_bytes=0, device_kind="")
         for name, size in zip(ranks, units, strict=True)
     )
     return SlotPool(
         memory_bytes=0,  # no time depends on it
-        speed=min(node.speed for node in nodes),
+        speed=1.0,
         unit_slots=unit,
         nodes=nodes,
         unit_ends=tuple(accumulate(units)),

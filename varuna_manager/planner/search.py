@@ -16,7 +16,7 @@ from varuna_manager.planner.candidates import (
     candidates,
     modest_layouts,
 )
-from varuna_manager.planner.grid import StageGrid, grid_of
+from varuna_manager.planner.grid import grid_of
 from varuna_manager.planner.pipeline import Pipeline, most_whole, pipeline
 from varuna_manager.planner.pools import SlotPool
 from varuna_manager.planner.request import PlanRequest
@@ -266,20 +266,23 @@ class _Evaluator:
     def _timed(self, candidate: Candidate, stages: tuple[Stage, ...]) -> Pipeline:
         shape = self._shapes[candidate.shape]
         return pipeline(
-            self._grid(candidate).work,
+            shape.work,
             self._request.model,
             shape.batch,
             candidate.pool,
             layout=candidate.layout,
             schedule=candidate.schedule,
             stages=stages,
+            speeds=candidate.pool.stage_speeds(candidate.layout),
         )
 
     def cutter(self, candidate: Candidate, step: float = WIDE_STEP) -> StageCutter:
         """Return the cutter of a candidate: the same on pools alike, and from plan to plan."""
         shape, pool = self._shapes[candidate.shape], candidate.pool
+        speeds = pool.stage_speeds(candidate.layout) if pool.order else ()
+        own = tuple(grid_of(shape.work, speed) for speed in speeds)
         return stage_cutter(
-            self._grid(candidate),
+            grid_of(shape.work, pool.top_speed),
             shape.batch,
             layout=candidate.layout,
             schedule=candidate.schedule,
@@ -288,7 +291,5 @@ class _Evaluator:
             memory_bytes=pool.memory_bytes,
             between=links(shape.work, pool, candidate.layout),
             step=step,
+            own=own,
         )
-
-    def _grid(self, candidate: Candidate) -> StageGrid:
-        return grid_of(self._shapes[candidate.shape].work, candidate.pool.speed)

@@ -52,7 +52,8 @@ class StageCutter:
 
     A stage costs the lower bound it puts on the step: the way to it, all its work, then its reduction or the
     way back; see `bounds`. It recomputes only where it does not fit otherwise; the last stage never does, as
-    its backward follows its forward at once.
+    its backward follows its forward at once. `own` has the costs of each stage where their slots differ in
+    speed; the ways to a stage and back are then as fast as the fastest, which `grid` is for.
     """
 
     def __init__(
@@ -67,9 +68,11 @@ class StageCutter:
         memory_bytes: int,
         between: Links,
         step: float = WIDE_STEP,
+        own: tuple[StageGrid, ...] = (),
     ) -> None:
         self.step = step
         self._grid, self._work, self._batch, self._between = grid, grid.work, batch, between
+        self._own = own or (grid,) * layout.stages
         self._layout, self._schedule = layout, schedule
         self._num_micro, self._whole_micro = num_micro, whole_micro
         self._memory_bytes, self._room = memory_bytes, memory_bytes / MARGIN
@@ -254,16 +257,17 @@ class StageCutter:
         index, num_micro = self._layout.stages - stages_left, self._whole_micro
         block, lead_s = self._block(index), self._lead_s[index]
         kept, is_last = self._kept(stages_left), stages_left == 1
-        micro = self._grid.micro_s(kept, self._memory_bytes, is_last=is_last, block=block)
+        grid = self._own[index]
+        micro = grid.micro_s(kept, self._memory_bytes, is_last=is_last, block=block)
         busy = lead_s + num_micro * micro
         if index > 0:
             link, before_s = self._between.boundaries[index - 1], self._lead_s[index - 1]
             serial = transfer_s(link, 1.0) * self._work.boundary_bytes[block[0]]
             messages = (num_micro * serial)[:, None] + (before_s + link.latency_s)
-            busy = np.maximum(busy, messages + self._grid.forward_s[block])
+            busy = np.maximum(busy, messages + grid.forward_s[block])
         if self._schedule is not ScheduleKind.ZERO_BUBBLE:
             busy = np.maximum(busy, lead_s + self._capped_s(stages_left, micro))
-        return np.asarray(busy + self._work.forward_s[block[0], None] + self._optimizer_s[block])
+        return np.asarray(busy + self._work.forward_s[block[0], None] + self._optimizer_s(grid)[block])
 
     def _capped_s(self, stages_left: int, micro: Floats) -> Floats:
         """Return what bounds on the micro-batches in flight say; nothing where stages do not fit."""
@@ -272,7 +276,7 @@ class StageCutter:
         through = np.asarray((compute[-1] - compute[block[0]])[:, None] + hops_s)
         micro = np.where(np.isinf(micro), 0.0, micro)
         most = self._in_flight(stages_left)
-        terms = capped_s(through, self._grid.forward_s[block], micro, self._whole_micro, most)
+        terms = capped_s(through, self._own[index].forward_s[block], micro, self._whole_micro, most)
         return reduce(np.maximum, terms)
 
     @cached_property
@@ -281,10 +285,9 @@ class StageCutter:
         volume = reduction_volume(self._batch.virtual_replicas, replicas)
         return np.where(params > 0, self._between.sums.seconds(replicas, volume * params), 0.0)
 
-    @cached_property
-    def _optimizer_s(self) -> Floats:
+    def _optimizer_s(self, grid: StageGrid) -> Floats:
         """The slowest optimizer step is no faster than a stage's own, and than the least possible."""
-        own = self._grid.param_bytes * self._work.optimizer_step_s_per_byte
+        own = grid.param_bytes * grid.work.optimizer_step_s_per_byte
         return np.maximum(own, least_optimizer_s(self._work, np.array(self._layout.stages)))
 
     def _least_peak(self, stages_left: int) -> Floats:
@@ -319,6 +322,7 @@ def stage_cutter(
     memory_bytes: int,
     between: Links,
     step: float,
+    own: tuple[StageGrid, ...],
 ) -> StageCutter:
     """Return the same object for equal questions, as long as few others come between."""
     return StageCutter(
@@ -331,6 +335,7 @@ def stage_cutter(
         memory_bytes=memory_bytes,
         between=between,
         step=step,
+        own=own,
     )
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,8 +106,14 @@ def workload(
     )
 
 
+@lru_cache(maxsize=32)
 def at_speed(work: Workload, speed: float) -> Workload:
-    """Return the costs on slots that are `speed` times as fast as the profile's; links stay as they are."""
+    """Return the costs on slots that are `speed` times as fast as the profile's; links stay as they are.
+
+    Equal questions get the same object, by which more is kept for the next plan.
+    """
+    if speed == 1.0:
+        return work
     return replace(
         work,
         forward_s=work.forward_s / speed,
