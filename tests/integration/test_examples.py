@@ -49,7 +49,9 @@ def kill_a_node_at_work(lent: Pool, job: str) -> None:
 
 
 @pytest.mark.timeout(600)  # imports and traces of several processes; half a minute on two idle cores
-@pytest.mark.parametrize("name", ["hf_gpt2", "bert", "vision"])
+@pytest.mark.parametrize(
+    "name", ["vision", *(pytest.param(name, marks=pytest.mark.cases) for name in ("hf_gpt2", "bert"))]
+)
 def test_an_example_survives_a_killed_node_with_the_weights_of_a_lone_run(name: str, tmp_path: Path) -> None:
     folder = shortened(name, tmp_path / name, steps=24, interval_steps=4)
     with pool(tmp_path / "home") as lent:

@@ -40,7 +40,7 @@ def replaying(lent: Pool, folder: Path, **recorded: object) -> Pool:
 @pytest.mark.parametrize(
     ("name", "start_s", "speed_up", "notice_s"),
     [
-        ("aws-p3-us-east.csv", 1400.0, 120.0, 0.0),
+        pytest.param("aws-p3-us-east.csv", 1400.0, 120.0, 0.0, marks=pytest.mark.cases),
         ("gcp-v100-us-east1c.txt", 3000.0, 200.0, 2.0),
     ],
 )

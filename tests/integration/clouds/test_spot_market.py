@@ -12,8 +12,9 @@ CLOUDS = {"aws": on_aws, "azure": on_azure}
 NOTICE_S = 25.0
 
 
+@pytest.mark.cases
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("cloud", ["aws", pytest.param("azure", marks=pytest.mark.cases)])
+@pytest.mark.parametrize("cloud", ["aws", "azure"])
 def test_a_gpt_trains_through_a_spot_market_to_the_same_bits(
     cloud: str, tmp_path: Path, gpt: Callable[..., Path], gpt_truth: Truth
 ) -> None:
