@@ -27,7 +27,7 @@ def check_nobody_is_kept_too_long(after: State, at_s: float) -> None:
     """Raise AssertionError if a job trains on a member whose drain should have begun by a durable event."""
     for job in after.iter_open():
         if job.phase is JobPhase.RUNNING and job.run is not None:
-            assert not departures.is_due(after, job, job.run, at_s), departures.who(after, job.run)
+            assert not departures.due(after, job, job.run, at_s), departures.who(after, job.run)
 
 
 def _check_jobs(before: State, after: State) -> None:

@@ -29,11 +29,6 @@ def reason(state: State, run: Run) -> str:
     return f"{kind}: {names}" if names else ""
 
 
-def is_due(state: State, job: Job, run: Run, at_s: float) -> bool:
-    """Return True if work must move off some member now; reads durable state only."""
-    return bool(due(state, job, run, at_s))
-
-
 def due(state: State, job: Job, run: Run, at_s: float) -> tuple[Node, ...]:
     """Return the members that work must move off now, by name; reads durable state only."""
     soon_s = at_s + lead_s(state, job, run)

@@ -42,7 +42,7 @@ def _tend(change: Change, job: Job) -> None:
 def _tend_running(change: Change, job: Job, run: Run) -> None:
     if lost := _lost(change.state, run):
         _restart(change, job, lost)
-    elif departures.is_due(change.state, job, run, change.at_s):
+    elif departures.due(change.state, job, run, change.at_s):
         generations.begin_drain(change, job, run, departures.reason(change.state, run))
         _tend_restarted(change, job)
     else:

@@ -6,7 +6,7 @@ from statistics import median, median_low
 
 from varuna_manager.planner.workload import workload
 from varuna_runtime.spec.layout import Plan
-from varuna_runtime.spec.profile import Profile, SegmentCost
+from varuna_runtime.spec.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,21 +63,13 @@ def refreshed(profile: Profile, plan: Plan, factors: Sequence[float], *, by: str
     sizes = tuple(
         replace(
             at,
-            segments=tuple(_slowed(cost, by) for cost, by in zip(at.segments, of_segment, strict=True)),
+            segments=tuple(
+                cost.times_as_long(factor) for cost, factor in zip(at.segments, of_segment, strict=True)
+            ),
         )
         for at in profile.by_micro_batch
     )
     return replace(profile, by_micro_batch=sizes, refreshed_by=by)
-
-
-def _slowed(cost: SegmentCost, factor: float) -> SegmentCost:
-    return replace(
-        cost,
-        forward_s=cost.forward_s * factor,
-        backward_s=cost.backward_s * factor,
-        recompute_s=None if cost.recompute_s is None else cost.recompute_s * factor,
-        input_s=None if cost.input_s is None else cost.input_s * factor,
-    )
 
 
 def _ratio(seen_s: float, expected_s: float) -> float:

@@ -310,33 +310,8 @@ class StageCutter:
         )
 
 
-@lru_cache(maxsize=48)
-def stage_cutter(
-    grid: StageGrid,
-    batch: BatchShape,
-    *,
-    layout: Layout,
-    schedule: ScheduleKind,
-    num_micro: int,
-    whole_micro: int,
-    memory_bytes: int,
-    between: Links,
-    step: float,
-    own: tuple[StageGrid, ...],
-) -> StageCutter:
-    """Return the same object for equal questions, as long as few others come between."""
-    return StageCutter(
-        grid,
-        batch,
-        layout=layout,
-        schedule=schedule,
-        num_micro=num_micro,
-        whole_micro=whole_micro,
-        memory_bytes=memory_bytes,
-        between=between,
-        step=step,
-        own=own,
-    )
+stage_cutter = lru_cache(maxsize=48)(StageCutter)
+"""The same object for equal questions, as long as few others come between."""
 
 
 def _wide_in_flight(stages_left: int, num_micro: int, step: float) -> int:

@@ -155,11 +155,7 @@ def _scaled(cost: SegmentCost, scale: float) -> SegmentCost:
     if scale == 1:
         return cost
     return replace(
-        cost,
-        forward_s=cost.forward_s * scale,
-        backward_s=cost.backward_s * scale,
-        recompute_s=None if cost.recompute_s is None else cost.recompute_s * scale,
-        input_s=None if cost.input_s is None else cost.input_s * scale,
+        cost.times_as_long(scale),
         output_bytes=math.ceil(cost.output_bytes * scale),
         saved_bytes=math.ceil(cost.saved_bytes * scale),
         owed_bytes=None if cost.owed_bytes is None else math.ceil(cost.owed_bytes * scale),

@@ -1,6 +1,6 @@
 """Measured costs of a job's segments and links, in seconds and bytes; plain JSON with units in the names."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.job import JobSpec
@@ -24,6 +24,16 @@ class SegmentCost:
     owed_bytes: int | None = None  # kept between I and W; None: saved_bytes
     scratch_bytes: int = 0  # kept from step to step for the norm of its gradients
     step_bytes: int = 0  # most alive in the middle of an optimizer step, beyond its state
+
+    def times_as_long(self, factor: float) -> "SegmentCost":
+        """Return the cost with every op taking `factor` times as long; bytes stay."""
+        return replace(
+            self,
+            forward_s=self.forward_s * factor,
+            backward_s=self.backward_s * factor,
+            recompute_s=None if self.recompute_s is None else self.recompute_s * factor,
+            input_s=None if self.input_s is None else self.input_s * factor,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
