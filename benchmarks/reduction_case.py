@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from benchmarks import ours
+from benchmarks import ours, raw
 from benchmarks.emulated import Pace
 from benchmarks.joined import Joined
 from benchmarks.measure import Case, Claim, Row, Samples, Spread
@@ -23,6 +23,7 @@ ELEMENTS = 1 << 19  # of one bucket; 34 MB in all
 LINE_BPS = 200e6
 CEILING = 0.957  # of the line rate, what is left for the payload of TCP
 GLOO, GLOO_OVERLAPPED = "gloo all_reduce", "gloo all_reduce, async buckets"
+RAW = "plain sockets, the same bytes from all to all"
 BITWISE, STATISTICAL, HALF = "ours bitwise", "ours statistical", "ours bf16 on the wire"
 OVERLAPPED = "ours bitwise, behind the backward"
 STATISTICAL_OVERLAPPED = "ours statistical, behind the backward"
@@ -98,6 +99,7 @@ def build(place: Place) -> Mapping[str, Runner]:
             num_micro=place.size,
         ).run_step
     steps[OVERLAPPED], steps[STATISTICAL_OVERLAPPED] = steps[BITWISE], steps[STATISTICAL]
+    steps[RAW] = raw.exchange(joined, 2 * num_bytes() // place.size)
     steps[GLOO] = _Gloo(modules(), is_overlapped=False)
     steps[GLOO_OVERLAPPED] = _Gloo(modules(), is_overlapped=True)
 
@@ -158,10 +160,10 @@ def e7(options: Options) -> Case:
 
 
 def _measure(case: Case, replicas: int, options: Options) -> None:
-    names = [GLOO, BITWISE, STATISTICAL, HALF, GLOO_OVERLAPPED, OVERLAPPED, STATISTICAL_OVERLAPPED]
+    names = [GLOO, RAW, BITWISE, STATISTICAL, HALF, GLOO_OVERLAPPED, OVERLAPPED, STATISTICAL_OVERLAPPED]
     samples = Samples()
     with Network(replicas, "200mbit") as network, Ranks(network, build) as ranks:
-        for name in names[:4]:
+        for name in names[:5]:
             ranks.run(name, -1)
         for round_, name, run in in_turns(ranks, names, options.rounds(5)):
             options.keep(samples, round_, f"D={replicas} {name}", run)
@@ -186,8 +188,12 @@ def _measure(case: Case, replicas: int, options: Options) -> None:
             target=0.95,
         )
     )
+    of_raw = samples.speedup(own[BITWISE], own[RAW]).median
     cost = samples.speedup(own[STATISTICAL], own[BITWISE]).median
-    case.notes.append(f"D={replicas}: cost of bitwise {cost:.3f} x statistical; {samples.noise()}")
+    case.notes.append(
+        f"D={replicas}: bitwise against plain sockets {of_raw:.3f}; "
+        f"cost of bitwise {cost:.3f} x statistical; {samples.noise()}"
+    )
 
 
 def _overlap(samples: Samples, name: str, alone: str, replicas: int) -> Spread:
