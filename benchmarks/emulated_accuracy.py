@@ -35,7 +35,7 @@ from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.signals import StepDone, Waiting
 
-RATE = "200mbit"
+RATE = "100mbit"
 PROBED_BYTES = (1 << 15, 1 << 17, 1 << 19, 1 << 21)  # all above the burst
 PROBES = 7
 LONE_MICRO = 6

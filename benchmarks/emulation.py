@@ -21,7 +21,7 @@ from varuna_runtime.spec.profile import LinkCost
 from varuna_runtime.spec.schedule import OpKind
 
 SEGMENTS = 8
-UNIT_S = 0.02  # a segment's forward, and each half of its backward
+UNIT_S = 0.04  # a segment's forward, and each half of its backward
 FLOAT_BYTES = 4
 EVEN = (1.0,) * SEGMENTS
 RAMP = (0.6, 0.7, 0.8, 0.9, 1.1, 1.2, 1.3, 1.4)

@@ -150,12 +150,12 @@ class LateLink:
         """See Link."""
         return self._link.rank
 
-    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
+    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...], *, can_wait: bool = False) -> None:
         """See Link."""
         channel = self._channels.get(tag)
         if channel is not None:
             tensors = (*tensors, torch.tensor(channel.due_s(), dtype=torch.float64))
-        self._link.send(to, tag, tensors)
+        self._link.send(to, tag, tensors, can_wait=can_wait)
 
     def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:
         """See Link."""

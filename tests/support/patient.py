@@ -14,9 +14,9 @@ class PatientLink(MemoryLink):
         super().__init__(network, rank)
         self._moved = moved
 
-    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
+    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...], *, can_wait: bool = False) -> None:
         with self._moved:
-            super().send(to, tag, tensors)
+            super().send(to, tag, tensors, can_wait=can_wait)
             self._moved.notify_all()
 
     def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:

@@ -55,7 +55,7 @@ class SlowestLink:
         self._given[tag] += 1
         self._queues[tag].append(torch.randn(self._shapes[tag]).requires_grad_(is_activation))
 
-    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
+    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...], *, can_wait: bool = False) -> None:
         self._forwards += tag == self._sends
 
     def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:

@@ -173,9 +173,10 @@ class _SpaceReduction:
         team, nodes = self._team, self._accumulator.nodes().values()
         self._touched = self._accumulator.touched
         for replica, rank in team.others:
-            team.link.send(rank, f"{self._tag} touched", (self._touched,))
+            team.link.send(rank, f"{self._tag} touched", (self._touched,), can_wait=True)
             for bucket in self._buckets[replica]:
-                team.link.send(rank, self._tag, tuple(team.packed(flat[bucket]) for flat in nodes))
+                parts = tuple(team.packed(flat[bucket]) for flat in nodes)
+                team.link.send(rank, self._tag, parts, can_wait=True)
 
     def combined(self) -> Stepping[None]:
         """Sum the owned elements, bucket by bucket, and hand them to the others."""
@@ -189,7 +190,7 @@ class _SpaceReduction:
             if not team.is_sharded:
                 total = team.packed(total)  # ours too, so that all replicas hold the same
                 for _, rank in team.others:
-                    team.link.send(rank, f"{self._tag} sum", (total,))
+                    team.link.send(rank, f"{self._tag} sum", (total,), can_wait=True)
             if total.data_ptr() != result[bucket].data_ptr():
                 result[bucket].copy_(total)
             yield PROGRESSED

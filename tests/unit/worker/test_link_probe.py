@@ -27,7 +27,7 @@ class AnsweringLink:
     def read(self) -> float:
         return self.now_s
 
-    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
+    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...], *, can_wait: bool = False) -> None:
         if len(tensors) == 1 or int(tensors[1]) < 0:
             return
         answer_bytes = int(tensors[1])

@@ -234,14 +234,14 @@ class Logged(nn.Module):
         return out
 
 
-def logging_fleet(log: list[str]) -> Fleet:
+def logging_fleet(log: list[str], layout: str = "1x2") -> Fleet:
     """Two replicas with a micro-batch each."""
     Logged.log = log
     training = toys.mlp_training(
         model=lambda: nn.Sequential(*(Logged(i) for i in range(3))), scheduler=None, batch_size=4
     )
-    fleet = Fleet(training, "1x2", virtual_replicas=2)
-    return with_network(fleet, training, LoggingNetwork(2, log))
+    fleet = Fleet(training, layout, virtual_replicas=2)
+    return with_network(fleet, training, LoggingNetwork(len(fleet.engines), log))
 
 
 def test_a_segment_leaves_while_the_segments_before_it_still_run_backward() -> None:
@@ -254,6 +254,15 @@ def test_a_segment_leaves_while_the_segments_before_it_still_run_backward() -> N
         *("backward 1", "0 sends gradients 1.0 touched", "0 sends gradients 1.0"),
         *("backward 0", "0 sends gradients 0.0 touched", "0 sends gradients 0.0"),
     ]
+
+
+def test_what_the_stage_before_waits_for_is_sent_before_any_sum() -> None:
+    log: list[str] = []
+    fleet = logging_fleet(log, "2x2")
+    drive(fleet.network, fleet.engines, seed=0)
+    sent = [line.removeprefix("1 sends ") for line in log if line.startswith("1 sends gradients")]
+    assert sent[0] == "gradients"
+    assert {"gradients 1.0", "gradients 2.0"} <= set(sent[1:])
 
 
 def test_sums_come_back_while_the_first_stage_still_runs_backward() -> None:

@@ -24,8 +24,12 @@ class Link(Protocol):
         """The rank on this side."""
         ...
 
-    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
-        """Queue a message; never blocks on the receiver. Raises PeerLost or PeerFailed after a fault."""
+    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...], *, can_wait: bool = False) -> None:
+        """Queue a message; never blocks on the receiver. Raises PeerLost or PeerFailed after a fault.
+
+        One that `can_wait` may stay behind others sent before it, to whomever, and arrive after later ones;
+        so send either all messages of a tag that way or none.
+        """
         ...
 
     def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:

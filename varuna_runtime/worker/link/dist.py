@@ -50,8 +50,8 @@ class DistLink:
         """The rank on this side."""
         return self._group.rank
 
-    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
-        """Queue a message for the thread of `to`."""
+    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...], *, can_wait: bool = False) -> None:
+        """Queue a message for the thread of `to`; none waits for another thread's."""
         with self._changed:
             if self._fault is not None:
                 raise error_of(self._fault)

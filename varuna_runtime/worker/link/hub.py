@@ -1,6 +1,7 @@
-"""All connections of one rank: says what came in on any of them; decides nothing."""
+"""All connections of one rank: says what came in on any of them, and lets what cannot wait go first."""
 
 import select
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from socket import socket
 
@@ -10,6 +11,7 @@ from varuna_runtime.worker.link.frames import Kind
 from varuna_runtime.worker.link.sockets import tune
 from varuna_runtime.worker.link.stream import Arrival, Stream
 
+_LOOK_S = 0.001  # at what messages that wait wait for: no event tells it
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 News = Arrival | Exception  # the exception is the end of the connection
 
@@ -23,6 +25,8 @@ class Hub:
         self._streams: dict[int, Stream] = {}
         self._peers: dict[int, int] = {}  # by descriptor
         self._writing: set[int] = set()
+        self._waiting: deque[tuple[int, str, Sequence[Tensor]]] = deque()
+        self._before: dict[int, int] = {}  # what must arrive before they go: bytes of each stream
         for peer, sock in sorted(connections.items()):
             tune(sock)
             self._streams[peer] = Stream(sock)
@@ -36,23 +40,45 @@ class Hub:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether something waits for room in a kernel's buffer."""
-        return bool(self._writing)
+        """Whether something waits for room in a kernel's buffer, or for other messages."""
+        return bool(self._writing or self._waiting)
 
     @property
     def is_busy(self) -> bool:
         """Whether a message is on its way in either direction."""
         return self.has_backlog or any(stream.is_receiving for stream in self._streams.values())
 
-    def send(self, peer: int, tag: str, tensors: Sequence[Tensor], kind: Kind = Kind.TENSORS) -> None:
-        """Queue a message and send what can be sent; how a connection broke is told by `move`."""
-        stream = self._streams[peer]
-        stream.queue(tag, tensors, kind)
-        if peer not in self._writing:
-            self._push(peer, stream)
+    def send(
+        self,
+        peer: int,
+        tag: str,
+        tensors: Sequence[Tensor],
+        kind: Kind = Kind.TENSORS,
+        *,
+        can_wait: bool = False,
+    ) -> None:
+        """Queue a message and send what can be sent; how a connection broke is told by `move`.
+
+        Connections share an interface, so one that `can_wait` goes only once all before it that cannot have
+        arrived.
+        """
+        if can_wait:
+            self._waiting.append((peer, tag, tensors))
+            self._send_waiting()
+            return
+        self._queue(peer, tag, tensors, kind)
+        self._before[peer] = self._streams[peer].num_queued
+
+    def send_all(self) -> None:
+        """Queue what waits, whatever has arrived."""
+        while self._waiting:
+            peer, tag, tensors = self._waiting.popleft()
+            if peer in self._streams:
+                self._queue(peer, tag, tensors)
 
     def forget_queued(self) -> None:
         """Drop the messages of which nothing was sent."""
+        self._waiting.clear()
         for stream in self._streams.values():
             stream.forget_queued()
 
@@ -63,6 +89,9 @@ class Hub:
 
     def move(self, timeout_s: float | None) -> Iterator[tuple[int, News]]:
         """Move what can be moved, after waiting at most `timeout_s` for something, and tell what came."""
+        self._send_waiting()
+        if self._waiting:
+            timeout_s = _LOOK_S if timeout_s is None else min(timeout_s, _LOOK_S)
         for fd, events in self._poller.poll(timeout_s):
             peer = self._peers.get(fd, -1)
             stream = self._streams.get(peer)
@@ -77,11 +106,28 @@ class Hub:
             self._drop(peer)
         self._poller.close()
 
+    def _send_waiting(self) -> None:
+        if self._waiting:
+            self._before = {
+                peer: end
+                for peer, end in self._before.items()
+                if peer in self._streams and self._streams[peer].num_arrived() < end
+            }
+            if not self._before:
+                self.send_all()
+
+    def _queue(self, peer: int, tag: str, tensors: Sequence[Tensor], kind: Kind = Kind.TENSORS) -> None:
+        stream = self._streams[peer]
+        stream.queue(tag, tensors, kind)
+        if peer not in self._writing:
+            self._push(peer, stream)
+
     def _push(self, peer: int, stream: Stream) -> None:
         try:
             stream.push()
         except OSError:
             stream.forget_outgoing()  # what the peer said before it went is still to be read
+            self._before.pop(peer, None)
         if stream.has_backlog is not (peer in self._writing):
             self._writing ^= {peer}
             self._poller.modify(stream.sock, _READ | _WRITE if stream.has_backlog else _READ)

@@ -28,9 +28,9 @@ class LateLink:
         if self._meanwhile is not None:
             link.meanwhile(self._meanwhile)
 
-    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
+    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...], *, can_wait: bool = False) -> None:
         """See Link."""
-        self._attached.send(to, tag, tensors)
+        self._attached.send(to, tag, tensors, can_wait=can_wait)
 
     def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:
         """See Link."""

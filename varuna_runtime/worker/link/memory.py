@@ -85,7 +85,7 @@ class MemoryLink:
         """The rank on this side."""
         return self._rank
 
-    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
+    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...], *, can_wait: bool = False) -> None:
         """Copy the message into the receiver's queue."""
         self._network.put(self._rank, to, tag, tensors)
 

@@ -1,6 +1,9 @@
 """What the kernel is asked for on a link's sockets."""
 
+import fcntl
 import socket
+import sys
+import termios
 
 BUFFER_BYTES = 4 << 20  # each way: keeps a fast network busy while a rank computes and nobody looks
 _IDLE_S, _INTERVAL_S, _PROBES = 15, 5, 6
@@ -36,6 +39,11 @@ def tune(sock: socket.socket) -> None:
 def wake_at(sock: socket.socket, num_bytes: int) -> None:
     """Report the socket as readable once so many bytes are there, or the peer is gone."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)
+
+
+def unacknowledged(sock: socket.socket) -> int:
+    """Return how many bytes the kernel holds that the peer's kernel has not taken (SIOCOUTQ, tcp(7))."""
+    return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 def _may_have(option: int, num_bytes: int) -> bool:

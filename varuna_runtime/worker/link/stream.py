@@ -19,7 +19,7 @@ from varuna_runtime.worker.link.frames import (
     describe,
     encode,
 )
-from varuna_runtime.worker.link.sockets import wake_at
+from varuna_runtime.worker.link.sockets import unacknowledged, wake_at
 
 _STAGE_BYTES = 64 << 10  # a small message is read in one go
 _MAX_PARTS = 64  # in one call
@@ -47,6 +47,8 @@ class Stream:
         self.sock = sock
         self._outgoing: deque[deque[memoryview]] = deque()  # messages, of parts
         self._has_begun = False  # to send the first of them
+        self.num_queued = 0  # bytes, ever
+        self._num_pushed = 0  # of these, given to the kernel
         self._stage = memoryview(bytearray(_STAGE_BYTES))
         self._begin = self._end = 0  # of what is staged and not used yet
         self._incoming: Arrival | None = None
@@ -67,7 +69,13 @@ class Stream:
     def queue(self, tag: str, tensors: Sequence[Tensor], kind: Kind = Kind.TENSORS) -> None:
         """Append a message; the tensors must not change before it has left."""
         header = memoryview(encode(describe(tag, tensors, kind)))
-        self._outgoing.append(deque([header, *(bytes_of(t) for t in tensors if t.numel())]))
+        parts = deque([header, *(bytes_of(t) for t in tensors if t.numel())])
+        self.num_queued += sum(map(len, parts))
+        self._outgoing.append(parts)
+
+    def num_arrived(self) -> int:
+        """Return how many of the bytes ever queued are in the peer's hands, or its kernel's."""
+        return self._num_pushed - unacknowledged(self.sock)
 
     def forget_queued(self) -> None:
         """Drop the messages of which nothing was sent."""
@@ -93,6 +101,7 @@ class Stream:
             except BlockingIOError:
                 return
             self._has_begun = True
+            self._num_pushed += sent
             while parts and sent >= len(parts[0]):
                 sent -= len(parts.popleft())
             if parts:

@@ -64,14 +64,14 @@ class TcpLink:
         """The rank on this side."""
         return self._rank
 
-    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...]) -> None:
+    def send(self, to: int, tag: str, tensors: tuple[Tensor, ...], *, can_wait: bool = False) -> None:
         """Hand the message to the kernel; what it does not take at once follows later."""
         with self._moving:
             if self._fault is not None:
                 raise error_of(self._fault)
             if to in self._left:
                 raise PeerLost(to, "it left the generation")
-            self._hub.send(to, tag, tensors)
+            self._hub.send(to, tag, tensors, can_wait=can_wait)
             if self._hub.has_backlog:
                 self._has_backlog.set()
 
@@ -123,6 +123,7 @@ class TcpLink:
         with self._moving:
             if self._is_closed:
                 return
+            self._hub.send_all()
             for peer in self._hub.peers:
                 self._hub.send(peer, "", (), Kind.GOODBYE)
             # A socket closed with unread bytes would reset the connection under a peer's last messages.
