@@ -23,6 +23,11 @@ def by_price(node: PlannableNode, unit_slots: int) -> Rank:
     return (node.paid_per_hour / units, -units, node.node)
 
 
+def by_fewest(node: PlannableNode, unit_slots: int) -> Rank:
+    """Return a key that puts nodes with fewer units first: those of one node share its interface."""
+    return (node.slots // unit_slots, node.paid_per_hour, node.node)
+
+
 ORDERS_MAX = 24
 """Orders of faster and slower stages up to which all are tried, so all of up to four; of more stages only
 those with the slower slots at the end and at the beginning."""
@@ -43,6 +48,7 @@ class SlotPool:
     unit_ends: tuple[int, ...]  # how many units the nodes up to each have
     price_ends: tuple[float, ...]  # what the nodes up to each cost, dollars per hour
     is_by_speed: bool = False  # faster nodes are used first
+    shares_least: bool = True  # no other order of the nodes lets fewer units share an interface
     order: tuple[int, ...] = ()
     """Which run of stages comes where in a replica, 0: the fastest; empty: all count as the slowest."""
 
@@ -150,14 +156,12 @@ def pools(
             n for n in nodes if n.memory_bytes >= memory and n.speed >= speed and n.paid_per_hour <= price
         ]
         for size in sizes:
-            chosen = sorted((n for n in good if n.slots >= size), key=lambda n: rank(n, size))
-            pool = _pool(chosen[:num_nodes_max], memory, speed, size)
-            if pool is None:
-                continue
-            if (sorted_ := _by_speed(pool)) is not None:
-                by_speed.append(sorted_)
-            if not any(_dominates(other, pool) for other in found):
-                found.append(pool)
+            large = [n for n in good if n.slots >= size]
+            for pool in _in_each_order(large, num_nodes_max, rank, memory, speed, size):
+                if (sorted_ := _by_speed(pool)) is not None:
+                    by_speed.append(sorted_)
+                if not any(_dominates(other, pool) for other in found):
+                    found.append(pool)
     return (*found, *by_speed)
 
 
@@ -166,19 +170,47 @@ def pools_for(layout: Layout, found: Sequence[SlotPool]) -> tuple[SlotPool, ...]
 
     Of those that time and cost alike only the one that touches fewest nodes.
     """
+
+    def name_of(pool: SlotPool) -> tuple[object, ...]:
+        speeds = pool.stage_speeds(layout) if pool.order else pool.speed
+        # Where a replica crosses units, more nodes mean fewer units at an interface.
+        spread = pool.num_nodes(layout) if pool.unit_slots % layout.stages else 0
+        return speeds, pool.price_per_hour(layout), spread
+
     roomy: dict[tuple[object, ...], SlotPool] = {}
     roomy_enough = (pool for pool in found if pool.num_slots >= layout.world_size)
     for pool in chain.from_iterable(_ordered(one, layout) for one in roomy_enough):
-        speeds = pool.stage_speeds(layout) if pool.order else pool.speed
-        name = pool.unit_slots, speeds, pool.price_per_hour(layout)
+        name = pool.unit_slots, *name_of(pool)
         if name not in roomy or pool.memory_bytes > roomy[name].memory_bytes:
             roomy[name] = pool
     alike: dict[tuple[object, ...], SlotPool] = {}
     for pool in sorted(roomy.values(), key=lambda one: (one.num_nodes(layout), -one.unit_slots)):
         crosses, splits = pool.crosses_nodes(layout), pool.split_stages(layout)
-        price = pool.price_per_hour(layout)
-        alike.setdefault((pool.stage_speeds(layout), pool.memory_bytes, crosses, splits, price), pool)
+        alike.setdefault((*name_of(pool), pool.memory_bytes, crosses, splits), pool)
     return tuple(alike.values())
+
+
+def _in_each_order(
+    nodes: Sequence[PlannableNode],
+    num_nodes_max: int,
+    rank: Callable[[PlannableNode, int], Rank],
+    memory_bytes: int,
+    speed: float,
+    size: int,
+) -> Iterator[SlotPool]:
+    """Yield the pool in order of `rank`, and the one that shares interfaces least if that is another."""
+    has_one = len({node.slots // size for node in nodes}) == 1
+    for key in (rank,) if has_one else (rank, by_fewest):
+        chosen = _ranked(nodes, key, size)[:num_nodes_max]
+        pool = _pool(chosen, memory_bytes, speed, size)
+        if pool is not None:
+            yield replace(pool, shares_least=has_one or key is by_fewest)
+
+
+def _ranked(
+    nodes: Sequence[PlannableNode], rank: Callable[[PlannableNode, int], Rank], size: int
+) -> list[PlannableNode]:
+    return sorted(nodes, key=lambda node: rank(node, size))
 
 
 def _pool(nodes: Sequence[PlannableNode], memory_bytes: int, speed: float, size: int) -> SlotPool | None:
@@ -233,6 +265,7 @@ def _by_speed(pool: SlotPool) -> SlotPool | None:
 def _dominates(better: SlotPool, worse: SlotPool) -> bool:
     return (
         better.unit_slots % worse.unit_slots == 0
+        and (better.shares_least or not worse.shares_least)
         and better.memory_bytes >= worse.memory_bytes
         and better.speed >= worse.speed
         and better.num_slots >= worse.num_slots

@@ -86,6 +86,20 @@ def test_one_more_node_never_makes_the_plan_slower(
         before = now
 
 
+def test_a_large_node_whose_slots_share_its_interface_displaces_no_small_ones() -> None:
+    costs = [segment(forward_s=1.0, backward_s=1.0, output_bytes=n, param_bytes=0) for n in (1000, 0)]
+    link = LinkCost(latency_s=0.0, bandwidth_bps=1e6)
+    fast = replace(nodes(1, slots=2)[0], node="fast", speed=1.5)
+    asked = request(
+        job(batch_size=17, layout={"stages": 2, "replicas": 2}, micro_batch_size=8),
+        costs,
+        (*nodes(2), fast),
+        measured=profile(costs, sizes=(1, 8), link=link),
+    )
+    grown = replace(asked, nodes=(*asked.nodes, replace(fast, node="large", speed=1.0)))
+    assert step_s(grown) == step_s(asked)
+
+
 @given(requests())
 @settings(max_examples=40, deadline=None, derandomize=True)
 def test_pruning_by_bounds_loses_nothing(asked: PlanRequest) -> None:
