@@ -20,7 +20,6 @@ from benchmarks.emulation import (
     Lone,
     StageSize,
     emulations,
-    fitted_link,
     predicted_s,
 )
 from benchmarks.joined import Joined
@@ -29,19 +28,18 @@ from benchmarks.options import Options
 from benchmarks.ranking import Predicted, kendall_tau, max_error, mean_error, ranked_pairs, regret
 from benchmarks.testbed import Make, Network, Place, Ranks, Runner, in_turns
 from varuna_runtime.spec.layout import ScheduleKind
-from varuna_runtime.spec.profile import LinkCost
 from varuna_runtime.spec.schedule import OpKind
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.link import Link
+from varuna_runtime.worker.link_probe import measure_link
 from varuna_runtime.worker.signals import StepDone, Waiting
 
 RATE = "100mbit"
-PROBED_BYTES = (1 << 15, 1 << 17, 1 << 19, 1 << 21)  # all above the burst
 PROBES = 7
 LONE_MICRO = 6
 QUICK = 7  # every so manieth emulation when it has to be quick
 SAME = 0.02  # share by which measured times differ without telling an order
-PROBE = "probe"
+PROBE, LINK = "probe", "link"
 
 
 def case(options: Options) -> Case:
@@ -102,19 +100,20 @@ def _measured(
 def _calibrated(ranks: Ranks, chosen: Sequence[Emulation]) -> Constants:
     """Measure what the predictions need; no emulation runs here."""
     send_s = {
-        n: float(ranks.run(probe_name(n)).values[0]) for n in sorted({e.job.message_bytes for e in chosen})
+        n: float(ranks.run(_probe_name(n)).values[0]) for n in sorted({e.job.message_bytes for e in chosen})
     }
     lone = {size: ranks.run(str(size)).values[0] for size in sorted({e.stage_size for e in chosen})}
-    return Constants(link=probed_link(ranks), send_s=send_s, lone=lone)
+    return Constants(link=ranks.run(LINK).values[0], send_s=send_s, lone=lone)
 
 
-def probed_link(ranks: Ranks) -> LinkCost:
-    """Return what messages from rank 0 to rank 1 cost."""
-    return fitted_link({n: float(ranks.run(probe_name(n)).values[1]) for n in PROBED_BYTES})
+def measuring(link: Link) -> Runner:
+    """Return a runner that returns what the link between ranks 0 and 1 costs, on those."""
+    if link.rank > 1:
+        return _idle
+    return lambda _: measure_link(link, 1 - link.rank, clock=time.monotonic)
 
 
-def probe_name(num_bytes: int) -> str:
-    """Return the name of the runner that sends so many bytes."""
+def _probe_name(num_bytes: int) -> str:
     return f"{PROBE} {num_bytes}"
 
 
@@ -123,12 +122,12 @@ def make(chosen: Sequence[Emulation]) -> Make:
 
     def build(place: Place) -> Mapping[str, Runner]:
         link, pace = Joined.at(place).link, Pace()
-        runners: dict[str, Runner] = {}
+        runners: dict[str, Runner] = {LINK: measuring(link)}
         for emulation in chosen:
             takes_part = place.rank < emulation.layout.world_size
             runners[str(emulation)] = _stepping(emulation, link, pace) if takes_part else _idle
-        for num_bytes in {*PROBED_BYTES, *(e.job.message_bytes for e in chosen)}:
-            runners[probe_name(num_bytes)] = probing(link, num_bytes)
+        for num_bytes in {e.job.message_bytes for e in chosen}:
+            runners[_probe_name(num_bytes)] = _handing_over(link, num_bytes)
         for size in {e.stage_size for e in chosen}:
             runners[str(size)] = _lone(link, size) if place.rank == 0 else _idle
         return runners
@@ -170,29 +169,25 @@ def _modules(job: Job, segments: Iterable[int], pace: Pace) -> list[nn.Module]:
     ]
 
 
-def probing(link: Link, num_bytes: int) -> Runner:
-    """Return a runner of messages from rank 0 to rank 1.
-
-    Rank 0 returns what it takes to hand one over, rank 1 what it takes to arrive.
-    """
+def _handing_over(link: Link, num_bytes: int) -> Runner:
+    """Return a runner that returns what it takes to hand over a message, on rank 0; rank 1 answers."""
     if link.rank > 1:
-        return lambda _: 0.0
+        return _idle
     payload = torch.zeros(num_bytes, dtype=torch.uint8)
 
     def send_one() -> float:
         started_s = time.monotonic()
-        link.send(1, PROBE, (torch.tensor([started_s], dtype=torch.float64), payload))
+        link.send(1, PROBE, (payload,))
         taken_s = time.monotonic() - started_s
         _next(link, 1)
         return taken_s
 
-    def receive_one() -> float:
-        stamp, _ = _next(link, 0)
-        taken_s = time.monotonic() - float(stamp)
+    def answer_one() -> float:
+        _next(link, 0)
         link.send(0, PROBE, (torch.zeros(1),))
-        return taken_s
+        return 0.0
 
-    one = send_one if link.rank == 0 else receive_one
+    one = send_one if link.rank == 0 else answer_one
     return lambda _: median([one() for _ in range(PROBES)][1:])
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from benchmarks.emulated import Times
 from varuna_manager.planner.pipeline import (
@@ -49,6 +48,11 @@ class Job:
     def message_bytes(self) -> int:
         """What crosses a boundary."""
         return FLOAT_BYTES * self.width * self.rows
+
+    @property
+    def last_share(self) -> float:
+        """Rows of the last micro-batch over those of the others."""
+        return (self.samples % self.rows or self.rows) / self.rows
 
     def times(self, segment: int) -> Times:
         """Return what a segment takes."""
@@ -171,6 +175,8 @@ def pipeline_of(emulation: Emulation, constants: Constants) -> Pipeline:
         boundaries=(boundary,) * (layout.stages - 1),
         micro_batches=shares(emulation.batch, layout.replicas),
         agreement_s=agreement_s(layout, link),
+        last_compute=job.last_share,
+        last_bytes=job.last_share,
         interfaces=tuple((rank, rank) for rank in range(layout.world_size)),  # each on a node of its own
     )
 
@@ -208,21 +214,3 @@ def _reduction_s(emulation: Emulation, link: LinkCost, num_segments: int) -> flo
     num_bytes = FLOAT_BYTES * num_segments * emulation.job.num_weights
     volume = reduction_volume(emulation.batch.virtual_replicas, replicas)
     return 2 * (replicas - 1) * link.latency_s + transfer_s(link, num_bytes * volume)
-
-
-def fitted_link(one_way_s: Mapping[int, float]) -> LinkCost:
-    """Return latency and bandwidth of messages of several sizes, by least squares of relative errors.
-
-    The latency is not below zero.
-    """
-    points = sorted(one_way_s.items())
-    weights = [1 / seconds**2 for _, seconds in points]
-    mean_bytes = fmean([n for n, _ in points], weights)
-    mean_s = fmean([seconds for _, seconds in points], weights)
-    off = [(w, n - mean_bytes, seconds - mean_s) for w, (n, seconds) in zip(weights, points, strict=True)]
-    s_per_byte = sum(w * n * s for w, n, s in off) / sum(w * n * n for w, n, _ in off)
-    latency_s = mean_s - s_per_byte * mean_bytes
-    if latency_s < 0:
-        ratios = [n / seconds for n, seconds in points]
-        s_per_byte, latency_s = sum(ratios) / sum(ratio**2 for ratio in ratios), 0.0
-    return LinkCost(latency_s=latency_s, bandwidth_bps=8 / s_per_byte)

@@ -71,24 +71,34 @@ def engine_of(
     """Return the engine of one rank; the segments of `modules` are dealt evenly to the stages."""
     training = training_of(modules=modules, loss=loss, inputs=inputs, targets=targets, optimizer=optimizer)
     model = cut(training.model)
-    batch = batch_of(len(inputs), num_micro, world_size)
-    stages = world_size // way.replicas
-    plan = Plan(
-        layout=Layout(stages=stages, replicas=way.replicas),
-        stages=stages_of(stages, model.num_segments, way),
-        schedule=way.schedule,
-        batch=batch,
-        placement=tuple(Slot(node=f"n{rank}", index=0) for rank in range(world_size)),
-        predicted_step_s=1.0,
+    plan = plan_of(
+        way,
+        world_size=world_size,
+        num_segments=model.num_segments,
+        num_rows=len(inputs),
+        num_micro=num_micro,
     )
     settings = replace(
         resolve(training, None),
-        batch=batch,
+        batch=plan.batch,
         exactness=way.exactness,
         threads=1,
         reduce_dtype=way.reduce_dtype,
     )
     return RankEngine(training, settings, model, plan, link)
+
+
+def plan_of(way: Way, *, world_size: int, num_segments: int, num_rows: int, num_micro: int) -> Plan:
+    """Return the plan of a way to train, each rank on a node of its own."""
+    stages = world_size // way.replicas
+    return Plan(
+        layout=Layout(stages=stages, replicas=way.replicas),
+        stages=stages_of(stages, num_segments, way),
+        schedule=way.schedule,
+        batch=batch_of(num_rows, num_micro, world_size),
+        placement=tuple(Slot(node=f"n{rank}", index=0) for rank in range(world_size)),
+        predicted_step_s=1.0,
+    )
 
 
 def training_of(

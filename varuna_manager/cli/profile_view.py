@@ -58,7 +58,7 @@ def _segments(at: SegmentProfile, model: ModelRecord) -> RenderableType:
 
 def _bytes_of(cost: SegmentCost) -> SegmentCost:
     """Return what segments must share to be in one row: all but times."""
-    return replace(cost, forward_s=0.0, backward_s=0.0, recompute_s=None, input_s=None)
+    return replace(cost, forward_s=0.0, backward_s=0.0, recompute_s=None, input_s=None, weight_s=None)
 
 
 def _row(run: list[tuple[int, SegmentCost]], model: ModelRecord) -> tuple[object, ...]:

@@ -25,8 +25,8 @@ SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.EAGER, ScheduleKind.WORK_CON
 """What `auto` chooses from, in order of preference: less memory first.
 
 The others are by name only: GPipe was faster than the work-conserving rule in no simulation, Varuna's list
-in few than eager 1F1B with as many in flight; no profile tells the two halves of a backward apart, which
-zero-bubble lives on.
+in few than eager 1F1B with as many in flight. What zero-bubble gains is little against what two halves of a
+backward take longer in a running pipeline than measured alone.
 """
 
 

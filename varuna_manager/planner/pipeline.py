@@ -59,7 +59,14 @@ def pipeline(
     return Pipeline(
         schedule=schedule,
         stages=tuple(
-            _stage(at_speed(work, speed), stage, sums, volume=volume, replicas=layout.replicas)
+            _stage(
+                at_speed(work, speed),
+                stage,
+                sums,
+                volume=volume,
+                replicas=layout.replicas,
+                is_split=schedule is ScheduleKind.ZERO_BUBBLE,
+            )
             for stage, speed in zip(stages, speeds or (1.0,) * len(stages), strict=True)
         ),
         boundaries=tuple(
@@ -154,12 +161,15 @@ def agreement_s(layout: Layout, peers: LinkCost) -> float:
 
 
 @lru_cache(maxsize=2**14)
-def _stage(work: Workload, stage: Stage, sums: SumCost, *, volume: float, replicas: int) -> StageTiming:
+def _stage(
+    work: Workload, stage: Stage, sums: SumCost, *, volume: float, replicas: int, is_split: bool
+) -> StageTiming:
     params = float(work.param_bytes[stage.last] - work.param_bytes[stage.first])
+    backward_s = work.split_s if is_split else work.backward_s
     reduces = params > 0 and replicas > 1
     return StageTiming(
         forward_s=float(work.forward_s[stage.last] - work.forward_s[stage.first]),
-        backward_s=float(work.backward_s[stage.last] - work.backward_s[stage.first]),
+        backward_s=float(backward_s[stage.last] - backward_s[stage.first]),
         recompute=stage.recompute,
         in_flight=stage.in_flight,
         recompute_s=float(work.recompute_s[stage.last] - work.recompute_s[stage.first]),

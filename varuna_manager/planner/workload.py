@@ -24,6 +24,7 @@ class Workload:
     backward_s: Floats
     recompute_s: Floats
     input_s: Floats  # the part of the backward before the gradients of the inputs leave, where it is split
+    split_s: Floats  # a backward in two parts, never less than a whole one
     saved_bytes: Floats
     owed_bytes: Floats  # of a micro-batch between I and W
     param_bytes: Floats
@@ -88,6 +89,7 @@ def workload(
         backward_s=_prefix([cost.backward_s for cost in costs]),
         recompute_s=_prefix([_or(cost.recompute_s, cost.forward_s) for cost in costs]),
         input_s=_prefix([_or(cost.input_s, cost.backward_s / 2) for cost in costs]),
+        split_s=_prefix([_split_s(cost) for cost in costs]),
         saved_bytes=_prefix([cost.saved_bytes for cost in costs]),
         owed_bytes=_prefix([_or(cost.owed_bytes, cost.saved_bytes) for cost in costs]),
         param_bytes=_prefix([cost.param_bytes for cost in costs]),
@@ -120,6 +122,7 @@ def at_speed(work: Workload, speed: float) -> Workload:
         backward_s=work.backward_s / speed,
         recompute_s=work.recompute_s / speed,
         input_s=work.input_s / speed,
+        split_s=work.split_s / speed,
         optimizer_step_s_per_byte=work.optimizer_step_s_per_byte / speed,
     )
 
@@ -127,6 +130,12 @@ def at_speed(work: Workload, speed: float) -> Workload:
 def transfer_s(link: LinkCost, num_bytes: float) -> float:
     """Return how long `num_bytes` occupy one direction of a link, without its latency."""
     return num_bytes * 8 / link.bandwidth_bps
+
+
+def _split_s(cost: SegmentCost) -> float:
+    if cost.input_s is None or cost.weight_s is None:
+        return cost.backward_s
+    return max(cost.backward_s, cost.input_s + cost.weight_s)
 
 
 def _nearest(profile: Profile, micro_batch_size: int) -> SegmentProfile:

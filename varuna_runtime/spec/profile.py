@@ -19,6 +19,7 @@ class SegmentCost:
     optimizer_bytes: int
     recompute_s: float | None = None  # replay of the forward before the backward; None: as the forward
     input_s: float | None = None  # I of a split backward, all of it where it stays whole; None: half
+    weight_s: float | None = None  # W of a split backward; None: what is left of the backward
     workspace_bytes: int = 0  # most alive in the middle of an op, beyond what was there and what F keeps
     split_workspace_bytes: int = 0  # the same where the backward is split and its first pass is tried
     owed_bytes: int | None = None  # kept between I and W; None: saved_bytes
@@ -33,6 +34,7 @@ class SegmentCost:
             backward_s=self.backward_s * factor,
             recompute_s=None if self.recompute_s is None else self.recompute_s * factor,
             input_s=None if self.input_s is None else self.input_s * factor,
+            weight_s=None if self.weight_s is None else self.weight_s * factor,
         )
 
 

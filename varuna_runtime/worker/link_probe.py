@@ -1,4 +1,8 @@
-"""Measures the link between two ranks by ping-pong; both call it, the lower rank asks."""
+"""Measures the link between two ranks; both call it, the lower rank asks.
+
+Small messages go there and back for the latency, bulk in both directions at once, as two stages exchange it:
+a line that is busy in one direction carries less in the other.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,13 +27,13 @@ _END = -1
 def measure_link(link: Link, peer: int, *, clock: Callable[[], float]) -> LinkCost:
     """Return the cost of the link to `peer`, which calls this too; both get the lower rank's figures."""
     if link.rank > peer:
-        _answer(link, peer)
+        _answer(link, peer, clock)
         latency_s, bandwidth_bps, *late_s = _receive(link, peer)[0].tolist()
         return LinkCost(latency_s=latency_s, bandwidth_bps=bandwidth_bps, late_s=tuple(late_s))
     asker = _Asker(link, peer, clock)
-    small = [there_and_back_s / 2 for there_and_back_s in asker.times(SMALL_BYTES, SMALL_BYTES)]
+    small = [there_and_back_s / 2 for there_and_back_s in asker.small()]
     cost = link_cost(small, asker.bulk(min(small)))
-    _ask(link, peer, SMALL_BYTES, _END)
+    _ask(link, peer, _END)
     figures = torch.tensor([cost.latency_s, cost.bandwidth_bps, *cost.late_s], dtype=torch.float64)
     link.send(peer, TAG, (figures,))
     return cost
@@ -57,40 +61,58 @@ def with_inner_link(profile: Profile, cost: LinkCost, *, node: str) -> Profile:
 
 
 class _Asker:
-    """Times messages one after the other."""
+    """Times messages, each once the one before it was answered."""
 
     def __init__(self, link: Link, peer: int, clock: Callable[[], float]) -> None:
         self._link, self._peer, self._clock = link, peer, clock
 
-    def bulk(self, back_s: float) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
-        """Return one-way times by bytes, to the peer and from it; the small half takes `back_s`."""
-        there: dict[int, list[float]] = {}
-        back: dict[int, list[float]] = {}
-        for num_bytes in BULK_BYTES:
-            there[num_bytes] = [t - back_s for t in self.times(num_bytes, SMALL_BYTES)]
-            back[num_bytes] = [t - back_s for t in self.times(SMALL_BYTES, num_bytes)]
-            if min(there[num_bytes] + back[num_bytes]) > LONGEST_S:
-                break
-        return there, back
-
-    def times(self, num_bytes: int, answer_bytes: int) -> list[float]:
-        """Return how long message and answer took, each time."""
+    def small(self) -> list[float]:
+        """Return how long a small message and its answer took, each time."""
         times: list[float] = []
         for _ in range(ROUNDS + WARM_UP_ROUNDS):
             started = self._clock()
-            _ask(self._link, self._peer, num_bytes, answer_bytes)
+            _ask(self._link, self._peer, SMALL_BYTES)
             _receive(self._link, self._peer)
             times.append(self._clock() - started)
         return times[WARM_UP_ROUNDS:]
 
+    def bulk(self, latency_s: float) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+        """Return one-way times by bytes, to the peer and from it, where a small message takes `latency_s`."""
+        there: dict[int, list[float]] = {}
+        back: dict[int, list[float]] = {}
+        for num_bytes in BULK_BYTES:
+            times = [self._exchange(num_bytes, latency_s) for _ in range(ROUNDS + WARM_UP_ROUNDS)]
+            there[num_bytes], back[num_bytes] = map(list, zip(*times[WARM_UP_ROUNDS:], strict=True))
+            if min(there[num_bytes] + back[num_bytes]) > LONGEST_S:
+                break
+        return there, back
 
-def _ask(link: Link, peer: int, num_bytes: int, answer_bytes: int) -> None:
-    link.send(peer, TAG, (torch.zeros(num_bytes, dtype=torch.uint8), torch.tensor([answer_bytes])))
+    def _exchange(self, num_bytes: int, latency_s: float) -> tuple[float, float]:
+        """Return the times of two messages that crossed; the peer's left when it heard of ours."""
+        started = self._clock()
+        _ask(self._link, self._peer, num_bytes)
+        self._link.send(self._peer, TAG, (_payload(num_bytes),))
+        _receive(self._link, self._peer)
+        back_s = self._clock() - started - latency_s
+        (there_s,) = _receive(self._link, self._peer)
+        return float(there_s) + latency_s, back_s
 
 
-def _answer(link: Link, peer: int) -> None:
-    while (answer_bytes := int(_receive(link, peer)[1])) != _END:
-        link.send(peer, TAG, (torch.zeros(answer_bytes, dtype=torch.uint8),))
+def _ask(link: Link, peer: int, answer_bytes: int) -> None:
+    link.send(peer, TAG, (torch.tensor([answer_bytes]),))
+
+
+def _answer(link: Link, peer: int, clock: Callable[[], float]) -> None:
+    while (answer_bytes := int(_receive(link, peer)[0])) != _END:
+        started = clock()
+        link.send(peer, TAG, (_payload(answer_bytes),))
+        if answer_bytes > SMALL_BYTES:
+            _receive(link, peer)
+            link.send(peer, TAG, (torch.tensor([clock() - started], dtype=torch.float64),))
+
+
+def _payload(num_bytes: int) -> Tensor:
+    return torch.zeros(num_bytes, dtype=torch.uint8)
 
 
 def _receive(link: Link, peer: int) -> tuple[Tensor, ...]:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from varuna_runtime.spec.profile import SegmentCost
-from varuna_runtime.worker.accumulate import BLOCK
+from varuna_runtime.worker.accumulate import BLOCK, Space
 from varuna_runtime.worker.build import BuiltStage
 from varuna_runtime.worker.memory_probe import SavedBytes, num_bytes, taken
+from varuna_runtime.worker.reduce import Sum
 from varuna_runtime.worker.samples import is_settled, typical
 from varuna_runtime.worker.segment import Frame
 from varuna_runtime.worker.split import Owed
@@ -46,11 +47,12 @@ class Times:
     backward: list[float] = field(default_factory=list)
     recompute: list[float] = field(default_factory=list)
     input: list[float] = field(default_factory=list)
+    weight: list[float] = field(default_factory=list)
 
     @property
     def kinds(self) -> tuple[list[float], ...]:
         """All of them."""
-        return self.forward, self.backward, self.recompute, self.input
+        return self.forward, self.backward, self.recompute, self.input, self.weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,15 +120,16 @@ class SegmentProbe:
                 return found
 
     def optimizer(self, patience_s: float) -> OptimizerCost:
-        """Step the job's optimizer on gradients of zero."""
+        """Step the job's optimizer on gradients of zero, after what makes them of their sums."""
         for _, parameter in self._segment.parameters:
             parameter.grad = torch.zeros_like(parameter)
         self._step()  # makes the state
         (step,) = taken(self._device, self._step)
         times: list[float] = []
+        sums = [_no_sum(accumulator.space, self._device) for accumulator in self._built.accumulators]
         started = self._clock()
         while not times or not is_settled([times], is_late=self._clock() - started > patience_s):
-            times.append(self._timed(self._step))
+            times.append(self._timed(lambda: self._end_step(sums)))
         state = self._built.optimizer.tensors([name for name, _ in self._segment.parameters])
         largest = max((parameter.numel() for _, parameter in self._segment.parameters), default=0)
         return OptimizerCost(
@@ -143,9 +146,9 @@ class SegmentProbe:
         self._forward(replayer)
         found.recompute.append(self._timed(lambda: replayer.recompute(self._micro)))
         found.backward.append(self._timed(lambda: self._backward(replayer, seeds)))
-        frame = self._frame()
-        ones = _ones(frame.outputs)
-        found.input.append(self._timed(lambda: self._segment.backward_input(frame, ones)))
+        self._forward(runner)
+        found.input.append(self._timed(lambda: runner.backward_input(self._micro, self._ends(seeds))))
+        found.weight.append(self._timed(lambda: runner.backward_weight(self._micro)))
 
     def _timed(self, op: Callable[[], object]) -> float:
         started = self._now_s()
@@ -162,7 +165,20 @@ class SegmentProbe:
         self.outputs = runner.forward(self._micro, self._entering.values, self._entering.batch)
 
     def _backward(self, runner: StageRunner, seeds: Sequence[Tensor | None]) -> None:
-        runner.backward(self._micro, None if self._loss else seeds)
+        runner.backward(self._micro, self._ends(seeds))
+
+    def _ends(self, seeds: Sequence[Tensor | None]) -> Sequence[Tensor | None] | None:
+        """Return what a backward starts from: on the last segment its loss does."""
+        return None if self._loss else seeds
+
+    def _end_step(self, sums: Sequence[Sum]) -> None:
+        gradients, ties = self._built.gradients, self._built.ties
+        for at, total in enumerate(sums):
+            gradients.assign(at, total, 1.0)
+        used = gradients.use_sums(sums)
+        gradients.join({tie: used[use] for tie in ties for use in tie.uses if use in used}, 1.0)
+        gradients.partials()
+        self._step()
 
     def _step(self) -> None:
         self._built.optimizer.step(0.0)
@@ -224,11 +240,19 @@ def segment_cost(
         optimizer_bytes=optimizer.state_bytes,
         recompute_s=typical(times.recompute),
         input_s=typical(times.input),
+        weight_s=typical(times.weight),
         workspace_bytes=sizes.workspace_bytes,
         split_workspace_bytes=sizes.split_workspace_bytes,
         owed_bytes=sizes.owed_bytes,
         scratch_bytes=optimizer.scratch_bytes,
         step_bytes=optimizer.step_bytes,
+    )
+
+
+def _no_sum(space: Space, device: torch.device) -> Sum:
+    return Sum(
+        flat=torch.zeros(space.offsets[-1], dtype=space.dtype, device=device),
+        touched=torch.ones(len(space.names), dtype=torch.bool),
     )
 
 

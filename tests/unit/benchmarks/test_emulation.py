@@ -20,7 +20,6 @@ from benchmarks.emulation import (
     Job,
     Lone,
     emulations,
-    fitted_link,
     pipeline_of,
     predicted_s,
 )
@@ -93,15 +92,6 @@ def test_emulations_cover_every_program_and_have_names_of_their_own() -> None:
     assert any(one.job.samples < one.layout.stages for one in every)
     assert any(one.job.samples % one.job.rows for one in every)
     assert len({str(one) for one in every}) == len(every)
-
-
-def test_a_link_is_fitted_to_messages_of_several_sizes_and_has_no_negative_latency() -> None:
-    found = fitted_link({n: 0.002 + n / 1e6 for n in (10_000, 100_000, 1_000_000)})
-    assert found.latency_s == pytest.approx(0.002)
-    assert found.bandwidth_bps == pytest.approx(8e6)
-    bucket = fitted_link({n: (n - 500) / 1e6 for n in (10_000, 100_000, 1_000_000)})
-    assert bucket.latency_s == 0.0
-    assert bucket.bandwidth_bps == pytest.approx(8e6, rel=0.05)
 
 
 def test_fewer_rows_take_less_time() -> None:

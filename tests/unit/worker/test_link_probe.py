@@ -14,33 +14,50 @@ from varuna_runtime.worker.link_probe import measure_link, with_inner_link, with
 
 
 class AnsweringLink:
-    """Rank 0's end of a link of known cost each way, in virtual time; its peer answers at once."""
+    """Rank 0's end of a link of known cost each way, in virtual time; its peer answers at once.
+
+    While both directions carry a message each takes `slowdown` times as long.
+    """
 
     rank = 0
 
-    def __init__(self, there: LinkCost, back: LinkCost, *, burst_bytes: int = 0) -> None:
+    def __init__(
+        self, there: LinkCost, back: LinkCost, *, burst_bytes: int = 0, slowdown: float = 1.0
+    ) -> None:
         self.now_s = 0.0
         self._there, self._back, self._burst_bytes = there, back, burst_bytes
-        self._answers: list[tuple[Tensor, ...]] = []
+        self._slowdown = slowdown
+        self._answers: list[tuple[float, Tensor]] = []  # with when they are here
+        self._asked_s = 0.0  # when the peer heard of the newest question
         self.longest_bytes = 0
 
     def read(self) -> float:
         return self.now_s
 
     def send(self, to: int, tag: str, tensors: tuple[Tensor, ...], *, can_wait: bool = False) -> None:
-        if len(tensors) == 1 or int(tensors[1]) < 0:
-            return
-        answer_bytes = int(tensors[1])
-        self._carry(self._there, tensors[0].numel())
-        self._carry(self._back, answer_bytes)
-        self._answers.append((torch.zeros(answer_bytes, dtype=torch.uint8),))
+        (tensor,) = tensors
+        if tensor.dtype is torch.float64:
+            return  # the figures
+        if tensor.dtype is torch.uint8:
+            here_s = self.now_s + self._takes_s(self._there, tensor.numel())
+            report = torch.tensor([here_s - self._asked_s], dtype=torch.float64)
+            self._answers.append((here_s + self._back.latency_s, report))
+        elif (answer_bytes := int(tensor)) > 0:
+            self._asked_s = self.now_s + self._there.latency_s
+            here_s = self._asked_s + self._takes_s(self._back, answer_bytes)
+            self._answers.append((here_s, torch.zeros(answer_bytes, dtype=torch.uint8)))
 
-    def _carry(self, cost: LinkCost, num_bytes: int) -> None:
+    def _takes_s(self, cost: LinkCost, num_bytes: int) -> float:
         self.longest_bytes = max(self.longest_bytes, num_bytes)
-        self.now_s += cost.latency_s + max(num_bytes - self._burst_bytes, 0) * 8 / cost.bandwidth_bps
+        bulk_s = max(num_bytes - self._burst_bytes, 0) * 8 / cost.bandwidth_bps
+        return cost.latency_s + bulk_s * self._slowdown
 
     def poll(self, source: int, tag: str) -> tuple[Tensor, ...] | None:
-        return self._answers.pop(0) if self._answers else None
+        if not self._answers:
+            return None
+        here_s, answer = self._answers.pop(0)
+        self.now_s = max(self.now_s, here_s)
+        return (answer,)
 
     def wait(self) -> None:
         raise AssertionError("the answer is there at once")
@@ -68,6 +85,12 @@ def test_the_slower_direction_counts(is_back: bool) -> None:
     slow = LinkCost(latency_s=1e-3, bandwidth_bps=2e9)
     link = AnsweringLink(FAST, slow) if is_back else AnsweringLink(slow, FAST)
     assert measure_link(link, 1, clock=link.read).bandwidth_bps == pytest.approx(2e9, rel=1e-3)
+
+
+def test_bandwidth_is_what_a_direction_has_while_the_other_is_busy() -> None:
+    link = AnsweringLink(FAST, FAST, slowdown=1.25)
+    found = measure_link(link, 1, clock=link.read)
+    assert found.bandwidth_bps == pytest.approx(FAST.bandwidth_bps / 1.25, rel=1e-3)
 
 
 def test_a_burst_that_passes_at_once_makes_neither_a_negative_latency_nor_more_bandwidth() -> None:
@@ -108,11 +131,10 @@ def test_times_that_shrink_with_size_still_give_a_cost() -> None:
 def test_both_ranks_get_the_same_figures() -> None:
     moved = threading.Condition()
     network = MemoryNetwork(2)
-    ticks = iter(range(10**6))
     found: dict[int, LinkCost] = {}
 
     def run(rank: int) -> None:
-        link = PatientLink(network, rank, moved)
+        link, ticks = PatientLink(network, rank, moved), iter(range(10**6))
         found[rank] = measure_link(link, 1 - rank, clock=lambda: float(next(ticks)))
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]

@@ -61,7 +61,7 @@ def test_the_time_of_an_optimizer_step_is_per_parameter_byte() -> None:
 
 def test_recompute_and_split_backwards_have_times_of_their_own() -> None:
     for cost in measured(mlp_training()).by_micro_batch[0].segments:
-        assert cost.recompute_s == cost.input_s == 1.0
+        assert cost.recompute_s == cost.input_s == cost.weight_s == 1.0
 
 
 def test_an_interrupted_op_does_not_change_its_time() -> None:
