@@ -76,6 +76,14 @@ def test_what_can_wait_keeps_its_order_and_waits_for_no_other_of_its_kind(rank: 
     assert rank.heard_by(2) == ["gradients", "sum"]
 
 
+def test_it_does_not_wait_for_one_that_is_behind_another_of_its_kind(rank: Rank) -> None:
+    rank.hub.send(1, "gradients", (MORE_THAN_SOCKETS_HOLD,), can_wait=True)
+    rank.hub.send(1, "vote", (SMALL,))
+    rank.hub.send(2, "gradients", (SMALL,), can_wait=True)
+    assert rank.heard_by(2) == ["gradients"]
+    assert rank.heard_by(1) == ["gradients", "vote"]
+
+
 def test_it_does_not_wait_for_a_peer_that_has_gone(rank: Rank) -> None:
     rank.hub.send(1, "activations", (MORE_THAN_SOCKETS_HOLD,))
     rank.hub.send(2, "gradients", (SMALL,), can_wait=True)

@@ -27,6 +27,7 @@ class Hub:
         self._writing: set[int] = set()
         self._waiting: deque[tuple[int, str, Sequence[Tensor]]] = deque()
         self._before: dict[int, int] = {}  # what must arrive before they go: bytes of each stream
+        self._waited: dict[int, int] = {}  # bytes of each stream to the end of the last that could wait
         for peer, sock in sorted(connections.items()):
             tune(sock)
             self._streams[peer] = Stream(sock)
@@ -60,14 +61,17 @@ class Hub:
         """Queue a message and send what can be sent; how a connection broke is told by `move`.
 
         Connections share an interface, so one that `can_wait` goes only once all before it that cannot have
-        arrived.
+        arrived, but for those behind such a one themselves.
         """
         if can_wait:
             self._waiting.append((peer, tag, tensors))
             self._send_waiting()
             return
+        stream = self._streams[peer]
+        is_behind = peer in self._waited and stream.num_arrived() < self._waited[peer]
         self._queue(peer, tag, tensors, kind)
-        self._before[peer] = self._streams[peer].num_queued
+        if not is_behind:  # else holding back more would only leave the other connections idle
+            self._before[peer] = stream.num_queued
 
     def send_all(self) -> None:
         """Queue what waits, whatever has arrived."""
@@ -75,6 +79,7 @@ class Hub:
             peer, tag, tensors = self._waiting.popleft()
             if peer in self._streams:
                 self._queue(peer, tag, tensors)
+                self._waited[peer] = self._streams[peer].num_queued
 
     def forget_queued(self) -> None:
         """Drop the messages of which nothing was sent."""
