@@ -141,6 +141,7 @@ def _slow_nodes(request: PlanRequest, plan: Plan, best: Scored) -> tuple[str, ..
 def _line(best: Scored, shape: Shape, index: int, stage: Stage) -> StageLine:
     candidate = best.candidate
     work = at_speed(shape.work, candidate.pool.stage_speeds(candidate.layout)[index])
+    backward_s = work.backward_under(candidate.schedule)
     resident = kept(
         shape.batch,
         candidate.schedule,
@@ -155,7 +156,7 @@ def _line(best: Scored, shape: Shape, index: int, stage: Stage) -> StageLine:
         last=stage.last,
         recompute=stage.recompute,
         forward_s=float(work.forward_s[stage.last] - work.forward_s[stage.first]),
-        backward_s=float(work.backward_s[stage.last] - work.backward_s[stage.first]),
+        backward_s=float(backward_s[stage.last] - backward_s[stage.first]),
         memory_bytes=int(peak_bytes(work, stage.first, stage.last, resident, recompute=stage.recompute)),
     )
 

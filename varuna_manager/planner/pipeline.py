@@ -65,7 +65,7 @@ def pipeline(
                 sums,
                 volume=volume,
                 replicas=layout.replicas,
-                is_split=schedule is ScheduleKind.ZERO_BUBBLE,
+                schedule=schedule,
             )
             for stage, speed in zip(stages, speeds or (1.0,) * len(stages), strict=True)
         ),
@@ -162,10 +162,10 @@ def agreement_s(layout: Layout, peers: LinkCost) -> float:
 
 @lru_cache(maxsize=2**14)
 def _stage(
-    work: Workload, stage: Stage, sums: SumCost, *, volume: float, replicas: int, is_split: bool
+    work: Workload, stage: Stage, sums: SumCost, *, volume: float, replicas: int, schedule: ScheduleKind
 ) -> StageTiming:
     params = float(work.param_bytes[stage.last] - work.param_bytes[stage.first])
-    backward_s = work.split_s if is_split else work.backward_s
+    backward_s = work.backward_under(schedule)
     reduces = params > 0 and replicas > 1
     return StageTiming(
         forward_s=float(work.forward_s[stage.last] - work.forward_s[stage.first]),

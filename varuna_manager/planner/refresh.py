@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from statistics import median, median_low
 
 from varuna_manager.planner.workload import workload
-from varuna_runtime.spec.layout import Plan, ScheduleKind
+from varuna_runtime.spec.layout import Plan
 from varuna_runtime.spec.profile import Profile
 
 
@@ -39,8 +39,7 @@ def paces(profile: Profile, plan: Plan, seen_s: Mapping[int, Sequence[float]]) -
 def busy_s(profile: Profile, plan: Plan) -> tuple[float, ...]:
     """Return by stage what its ops take per micro-batch."""
     work = workload(profile, plan.batch.micro_batch_size)
-    is_split = plan.schedule is ScheduleKind.ZERO_BUBBLE
-    one = work.forward_s + (work.split_s if is_split else work.backward_s)
+    one = work.forward_s + work.backward_under(plan.schedule)
     return tuple(
         float(
             one[at.last]

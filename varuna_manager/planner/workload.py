@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from varuna_manager.planner.sums import SumCost
+from varuna_runtime.spec.layout import ScheduleKind
 from varuna_runtime.spec.profile import LinkCost, Profile, SegmentCost, SegmentProfile
 
 Floats = NDArray[np.float64]
@@ -50,6 +51,10 @@ class Workload:
     def compute_s(self) -> Floats:
         """Prefix sums of forward plus backward without recompute."""
         return self.forward_s + self.backward_s
+
+    def backward_under(self, schedule: ScheduleKind) -> Floats:
+        """Return the prefix sums of what a backward takes in a schedule."""
+        return self.split_s if schedule is ScheduleKind.ZERO_BUBBLE else self.backward_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
