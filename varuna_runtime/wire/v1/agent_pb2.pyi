@@ -32,7 +32,7 @@ class AgentMessage(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., rank: _Optional[_Union[RankReport, _Mapping]] = ..., steps: _Optional[_Union[StepReport, _Mapping]] = ..., notice: _Optional[_Union[NoticeReport, _Mapping]] = ..., gone: _Optional[_Union[GenerationGone, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., warm: _Optional[_Union[WarmReport, _Mapping]] = ..., notices: _Optional[_Union[NoticesHealth, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("node", "incarnation", "slots", "device_kind", "memory_bytes", "host", "version", "pid", "notices", "running")
+    __slots__ = ("node", "incarnation", "slots", "device_kind", "memory_bytes", "host", "version", "pid", "notices", "running", "vault_port")
     NODE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class Hello(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     NOTICES_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
+    VAULT_PORT_FIELD_NUMBER: _ClassVar[int]
     node: str
     incarnation: str
     slots: int
@@ -53,7 +54,8 @@ class Hello(_message.Message):
     pid: int
     notices: str
     running: _containers.RepeatedCompositeFieldContainer[Running]
-    def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[str] = ..., slots: _Optional[int] = ..., device_kind: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., version: _Optional[str] = ..., pid: _Optional[int] = ..., notices: _Optional[str] = ..., running: _Optional[_Iterable[_Union[Running, _Mapping]]] = ...) -> None: ...
+    vault_port: int
+    def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[str] = ..., slots: _Optional[int] = ..., device_kind: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., version: _Optional[str] = ..., pid: _Optional[int] = ..., notices: _Optional[str] = ..., running: _Optional[_Iterable[_Union[Running, _Mapping]]] = ..., vault_port: _Optional[int] = ...) -> None: ...
 
 class Running(_message.Message):
     __slots__ = ("job", "generation", "ranks")
@@ -72,7 +74,7 @@ class Beat(_message.Message):
     def __init__(self, running: _Optional[_Iterable[_Union[Running, _Mapping]]] = ...) -> None: ...
 
 class RankReport(_message.Message):
-    __slots__ = ("job", "generation", "rank", "prepared", "ready", "active", "durable", "drained", "finished", "failed", "evaluation")
+    __slots__ = ("job", "generation", "rank", "prepared", "ready", "active", "durable", "drained", "finished", "failed", "evaluation", "kept", "save_failed", "peer_silent")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +86,9 @@ class RankReport(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FAILED_FIELD_NUMBER: _ClassVar[int]
+    PEER_SILENT_FIELD_NUMBER: _ClassVar[int]
     job: str
     generation: int
     rank: int
@@ -95,17 +100,24 @@ class RankReport(_message.Message):
     finished: _common_pb2.Finished
     failed: _common_pb2.Failure
     evaluation: _common_pb2.EvaluationDone
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., active: _Optional[_Union[Active, _Mapping]] = ..., durable: _Optional[_Union[_common_pb2.Durable, _Mapping]] = ..., drained: _Optional[_Union[_common_pb2.Drained, _Mapping]] = ..., finished: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., failed: _Optional[_Union[_common_pb2.Failure, _Mapping]] = ..., evaluation: _Optional[_Union[_common_pb2.EvaluationDone, _Mapping]] = ...) -> None: ...
+    kept: _common_pb2.Kept
+    save_failed: _common_pb2.SaveFailed
+    peer_silent: _common_pb2.PeerSilent
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., active: _Optional[_Union[Active, _Mapping]] = ..., durable: _Optional[_Union[_common_pb2.Durable, _Mapping]] = ..., drained: _Optional[_Union[_common_pb2.Drained, _Mapping]] = ..., finished: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., failed: _Optional[_Union[_common_pb2.Failure, _Mapping]] = ..., evaluation: _Optional[_Union[_common_pb2.EvaluationDone, _Mapping]] = ..., kept: _Optional[_Union[_common_pb2.Kept, _Mapping]] = ..., save_failed: _Optional[_Union[_common_pb2.SaveFailed, _Mapping]] = ..., peer_silent: _Optional[_Union[_common_pb2.PeerSilent, _Mapping]] = ...) -> None: ...
 
 class Prepared(_message.Message):
-    __slots__ = ("plan_hash", "endpoint", "resume_step")
+    __slots__ = ("plan_hash", "endpoint", "resume_step", "loaded", "loadable")
     PLAN_HASH_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     RESUME_STEP_FIELD_NUMBER: _ClassVar[int]
+    LOADED_FIELD_NUMBER: _ClassVar[int]
+    LOADABLE_FIELD_NUMBER: _ClassVar[int]
     plan_hash: str
     endpoint: _common_pb2.Endpoint
     resume_step: int
-    def __init__(self, plan_hash: _Optional[str] = ..., endpoint: _Optional[_Union[_common_pb2.Endpoint, _Mapping]] = ..., resume_step: _Optional[int] = ...) -> None: ...
+    loaded: _common_pb2.Version
+    loadable: _containers.RepeatedCompositeFieldContainer[_common_pb2.Version]
+    def __init__(self, plan_hash: _Optional[str] = ..., endpoint: _Optional[_Union[_common_pb2.Endpoint, _Mapping]] = ..., resume_step: _Optional[int] = ..., loaded: _Optional[_Union[_common_pb2.Version, _Mapping]] = ..., loadable: _Optional[_Iterable[_Union[_common_pb2.Version, _Mapping]]] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ()
@@ -182,7 +194,7 @@ class WarmReport(_message.Message):
     def __init__(self, job: _Optional[str] = ..., ok: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ManagerMessage(_message.Message):
-    __slots__ = ("epoch", "welcome", "ack", "start", "activate", "drain", "abort", "forget", "leave", "fenced", "warm")
+    __slots__ = ("epoch", "welcome", "ack", "start", "activate", "drain", "abort", "forget", "leave", "fenced", "warm", "retire")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +206,7 @@ class ManagerMessage(_message.Message):
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     WARM_FIELD_NUMBER: _ClassVar[int]
+    RETIRE_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     welcome: Welcome
     ack: Ack
@@ -205,7 +218,8 @@ class ManagerMessage(_message.Message):
     leave: Leave
     fenced: Fenced
     warm: Warm
-    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., activate: _Optional[_Union[Activate, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., warm: _Optional[_Union[Warm, _Mapping]] = ...) -> None: ...
+    retire: Retire
+    def __init__(self, epoch: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., activate: _Optional[_Union[Activate, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., warm: _Optional[_Union[Warm, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("beat_s", "lease_s", "stop_on_disconnect_after_s")
@@ -224,7 +238,7 @@ class Ack(_message.Message):
     def __init__(self, seq: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("job", "generation", "kind", "plan_json", "job_json", "model_json", "ranks", "bundle", "store_url", "bundle_store_url", "resume_step", "secrets", "generation_secret")
+    __slots__ = ("job", "generation", "kind", "plan_json", "job_json", "model_json", "ranks", "bundle", "store_url", "bundle_store_url", "resume_step", "secrets", "generation_secret", "copies_secret", "vaults", "buddies")
     class SecretsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +259,9 @@ class Start(_message.Message):
     RESUME_STEP_FIELD_NUMBER: _ClassVar[int]
     SECRETS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_SECRET_FIELD_NUMBER: _ClassVar[int]
+    COPIES_SECRET_FIELD_NUMBER: _ClassVar[int]
+    VAULTS_FIELD_NUMBER: _ClassVar[int]
+    BUDDIES_FIELD_NUMBER: _ClassVar[int]
     job: str
     generation: int
     kind: _common_pb2.GenerationKind
@@ -258,29 +275,44 @@ class Start(_message.Message):
     resume_step: int
     secrets: _containers.ScalarMap[str, str]
     generation_secret: str
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., kind: _Optional[_Union[_common_pb2.GenerationKind, str]] = ..., plan_json: _Optional[bytes] = ..., job_json: _Optional[bytes] = ..., model_json: _Optional[bytes] = ..., ranks: _Optional[_Iterable[int]] = ..., bundle: _Optional[str] = ..., store_url: _Optional[str] = ..., bundle_store_url: _Optional[str] = ..., resume_step: _Optional[int] = ..., secrets: _Optional[_Mapping[str, str]] = ..., generation_secret: _Optional[str] = ...) -> None: ...
+    copies_secret: str
+    vaults: _containers.RepeatedCompositeFieldContainer[_common_pb2.Vault]
+    buddies: _containers.RepeatedCompositeFieldContainer[Buddies]
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., kind: _Optional[_Union[_common_pb2.GenerationKind, str]] = ..., plan_json: _Optional[bytes] = ..., job_json: _Optional[bytes] = ..., model_json: _Optional[bytes] = ..., ranks: _Optional[_Iterable[int]] = ..., bundle: _Optional[str] = ..., store_url: _Optional[str] = ..., bundle_store_url: _Optional[str] = ..., resume_step: _Optional[int] = ..., secrets: _Optional[_Mapping[str, str]] = ..., generation_secret: _Optional[str] = ..., copies_secret: _Optional[str] = ..., vaults: _Optional[_Iterable[_Union[_common_pb2.Vault, _Mapping]]] = ..., buddies: _Optional[_Iterable[_Union[Buddies, _Mapping]]] = ...) -> None: ...
+
+class Buddies(_message.Message):
+    __slots__ = ("rank", "vaults")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    VAULTS_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    vaults: _containers.RepeatedCompositeFieldContainer[_common_pb2.Vault]
+    def __init__(self, rank: _Optional[int] = ..., vaults: _Optional[_Iterable[_Union[_common_pb2.Vault, _Mapping]]] = ...) -> None: ...
 
 class Activate(_message.Message):
-    __slots__ = ("job", "generation", "endpoints")
+    __slots__ = ("job", "generation", "endpoints", "resume")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
     job: str
     generation: int
     endpoints: _containers.RepeatedCompositeFieldContainer[_common_pb2.Endpoint]
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[_common_pb2.Endpoint, _Mapping]]] = ...) -> None: ...
+    resume: _common_pb2.Version
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[_common_pb2.Endpoint, _Mapping]]] = ..., resume: _Optional[_Union[_common_pb2.Version, _Mapping]] = ...) -> None: ...
 
 class Drain(_message.Message):
-    __slots__ = ("job", "generation", "within_s", "reason")
+    __slots__ = ("job", "generation", "within_s", "reason", "persist")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WITHIN_S_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    PERSIST_FIELD_NUMBER: _ClassVar[int]
     job: str
     generation: int
     within_s: float
     reason: str
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., within_s: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+    persist: bool
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., within_s: _Optional[float] = ..., reason: _Optional[str] = ..., persist: bool = ...) -> None: ...
 
 class Abort(_message.Message):
     __slots__ = ("job", "generation", "reason")
@@ -312,6 +344,14 @@ class Warm(_message.Message):
     bundle_store_url: str
     secrets: _containers.ScalarMap[str, str]
     def __init__(self, job: _Optional[str] = ..., job_json: _Optional[bytes] = ..., bundle: _Optional[str] = ..., bundle_store_url: _Optional[str] = ..., secrets: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class Retire(_message.Message):
+    __slots__ = ("job", "generation")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    generation: int
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class Forget(_message.Message):
     __slots__ = ("job",)

@@ -24,33 +24,43 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16varuna/v1/common.proto\x12\tvaruna.v1\"\xbe\x01\n\x07\x46\x61ilure\x12&\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x17.varuna.v1.FailureCause\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x16\n\texit_code\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06signal\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x16\n\tpeer_rank\x18\x06 \x01(\x05H\x02\x88\x01\x01\x42\x0c\n\n_exit_codeB\t\n\x07_signalB\x0c\n\n_peer_rank\"4\n\x08\x45ndpoint\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"\x9c\x02\n\x08StepDone\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x10\n\x08loss_hex\x18\x02 \x01(\t\x12\x0c\n\x04loss\x18\x03 \x01(\x01\x12\x0e\n\x06weight\x18\x04 \x01(\x01\x12\x0f\n\x07samples\x18\x05 \x01(\x03\x12\x0e\n\x06step_s\x18\x06 \x01(\x01\x12\x16\n\tgrad_norm\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\rlearning_rate\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x17\n\nloss_scale\x18\t \x01(\x01H\x02\x88\x01\x01\x12\x0f\n\x07skipped\x18\n \x01(\x08\x12\x0e\n\x06\x62usy_s\x18\x0b \x01(\x01\x12\x14\n\x0c\x62usy_samples\x18\x0c \x01(\x03\x42\x0c\n\n_grad_normB\x10\n\x0e_learning_rateB\r\n\x0b_loss_scale\"}\n\x0e\x45valuationDone\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0f\n\x07samples\x18\x03 \x01(\x03\x12\x14\n\x0c\x65valuation_s\x18\x04 \x01(\x01\x12\"\n\x07\x66igures\x18\x05 \x03(\x0b\x32\x11.varuna.v1.Figure\"9\n\x06\x46igure\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tvalue_hex\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x01\"F\n\rCommittedStep\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12!\n\x04step\x18\x02 \x01(\x0b\x32\x13.varuna.v1.StepDone\"-\n\x07\x44urable\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x14\n\x0cmanifest_key\x18\x02 \x01(\t\"\x17\n\x07\x44rained\x12\x0c\n\x04step\x18\x01 \x01(\x03\"F\n\x08\x46inished\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x16\n\x0eweights_sha256\x18\x02 \x01(\t\x12\x14\n\x0cprofile_json\x18\x03 \x01(\x0c*I\n\x0eGenerationKind\x12\x1f\n\x1bGENERATION_KIND_UNSPECIFIED\x10\x00\x12\t\n\x05TRAIN\x10\x01\x12\x0b\n\x07PROFILE\x10\x02*\x8d\x01\n\x0c\x46\x61ilureCause\x12\x1d\n\x19\x46\x41ILURE_CAUSE_UNSPECIFIED\x10\x00\x12\x0e\n\nUSER_ERROR\x10\x01\x12\x10\n\x0cWORKER_CRASH\x10\x02\x12\r\n\tPEER_LOST\x10\x03\x12\x08\n\x04HANG\x10\x04\x12\x10\n\x0cSTART_FAILED\x10\x05\x12\x11\n\rPLAN_MISMATCH\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16varuna/v1/common.proto\x12\tvaruna.v1\"\xbe\x01\n\x07\x46\x61ilure\x12&\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x17.varuna.v1.FailureCause\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x16\n\texit_code\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x13\n\x06signal\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x16\n\tpeer_rank\x18\x06 \x01(\x05H\x02\x88\x01\x01\x42\x0c\n\n_exit_codeB\t\n\x07_signalB\x0c\n\n_peer_rank\"4\n\x08\x45ndpoint\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"\xc6\x02\n\x08StepDone\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x10\n\x08loss_hex\x18\x02 \x01(\t\x12\x0c\n\x04loss\x18\x03 \x01(\x01\x12\x0e\n\x06weight\x18\x04 \x01(\x01\x12\x0f\n\x07samples\x18\x05 \x01(\x03\x12\x0e\n\x06step_s\x18\x06 \x01(\x01\x12\x16\n\tgrad_norm\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\rlearning_rate\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x17\n\nloss_scale\x18\t \x01(\x01H\x02\x88\x01\x01\x12\x0f\n\x07skipped\x18\n \x01(\x08\x12\x0e\n\x06\x62usy_s\x18\x0b \x01(\x01\x12\x14\n\x0c\x62usy_samples\x18\x0c \x01(\x03\x12\x18\n\x0brecoverable\x18\r \x01(\x03H\x03\x88\x01\x01\x42\x0c\n\n_grad_normB\x10\n\x0e_learning_rateB\r\n\x0b_loss_scaleB\x0e\n\x0c_recoverable\"}\n\x0e\x45valuationDone\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0f\n\x07samples\x18\x03 \x01(\x03\x12\x14\n\x0c\x65valuation_s\x18\x04 \x01(\x01\x12\"\n\x07\x66igures\x18\x05 \x03(\x0b\x32\x11.varuna.v1.Figure\"9\n\x06\x46igure\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tvalue_hex\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x01\"F\n\rCommittedStep\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12!\n\x04step\x18\x02 \x01(\x0b\x32\x13.varuna.v1.StepDone\"-\n\x07\x44urable\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x14\n\x0cmanifest_key\x18\x02 \x01(\t\"%\n\x07\x44rained\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x0c\n\x04kept\x18\x02 \x01(\x08\"+\n\x07Version\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"1\n\x05Vault\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"\x14\n\x04Kept\x12\x0c\n\x04step\x18\x01 \x01(\x03\"*\n\nSaveFailed\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\",\n\nPeerSilent\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x10\n\x08silent_s\x18\x02 \x01(\x01\"F\n\x08\x46inished\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x16\n\x0eweights_sha256\x18\x02 \x01(\t\x12\x14\n\x0cprofile_json\x18\x03 \x01(\x0c*I\n\x0eGenerationKind\x12\x1f\n\x1bGENERATION_KIND_UNSPECIFIED\x10\x00\x12\t\n\x05TRAIN\x10\x01\x12\x0b\n\x07PROFILE\x10\x02*\x8d\x01\n\x0c\x46\x61ilureCause\x12\x1d\n\x19\x46\x41ILURE_CAUSE_UNSPECIFIED\x10\x00\x12\x0e\n\nUSER_ERROR\x10\x01\x12\x10\n\x0cWORKER_CRASH\x10\x02\x12\r\n\tPEER_LOST\x10\x03\x12\x08\n\x04HANG\x10\x04\x12\x10\n\x0cSTART_FAILED\x10\x05\x12\x11\n\rPLAN_MISMATCH\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'varuna.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GENERATIONKIND']._serialized_start=973
-  _globals['_GENERATIONKIND']._serialized_end=1046
-  _globals['_FAILURECAUSE']._serialized_start=1049
-  _globals['_FAILURECAUSE']._serialized_end=1190
+  _globals['_GENERATIONKIND']._serialized_start=1237
+  _globals['_GENERATIONKIND']._serialized_end=1310
+  _globals['_FAILURECAUSE']._serialized_start=1313
+  _globals['_FAILURECAUSE']._serialized_end=1454
   _globals['_FAILURE']._serialized_start=38
   _globals['_FAILURE']._serialized_end=228
   _globals['_ENDPOINT']._serialized_start=230
   _globals['_ENDPOINT']._serialized_end=282
   _globals['_STEPDONE']._serialized_start=285
-  _globals['_STEPDONE']._serialized_end=569
-  _globals['_EVALUATIONDONE']._serialized_start=571
-  _globals['_EVALUATIONDONE']._serialized_end=696
-  _globals['_FIGURE']._serialized_start=698
-  _globals['_FIGURE']._serialized_end=755
-  _globals['_COMMITTEDSTEP']._serialized_start=757
-  _globals['_COMMITTEDSTEP']._serialized_end=827
-  _globals['_DURABLE']._serialized_start=829
-  _globals['_DURABLE']._serialized_end=874
-  _globals['_DRAINED']._serialized_start=876
-  _globals['_DRAINED']._serialized_end=899
-  _globals['_FINISHED']._serialized_start=901
-  _globals['_FINISHED']._serialized_end=971
+  _globals['_STEPDONE']._serialized_end=611
+  _globals['_EVALUATIONDONE']._serialized_start=613
+  _globals['_EVALUATIONDONE']._serialized_end=738
+  _globals['_FIGURE']._serialized_start=740
+  _globals['_FIGURE']._serialized_end=797
+  _globals['_COMMITTEDSTEP']._serialized_start=799
+  _globals['_COMMITTEDSTEP']._serialized_end=869
+  _globals['_DURABLE']._serialized_start=871
+  _globals['_DURABLE']._serialized_end=916
+  _globals['_DRAINED']._serialized_start=918
+  _globals['_DRAINED']._serialized_end=955
+  _globals['_VERSION']._serialized_start=957
+  _globals['_VERSION']._serialized_end=1000
+  _globals['_VAULT']._serialized_start=1002
+  _globals['_VAULT']._serialized_end=1051
+  _globals['_KEPT']._serialized_start=1053
+  _globals['_KEPT']._serialized_end=1073
+  _globals['_SAVEFAILED']._serialized_start=1075
+  _globals['_SAVEFAILED']._serialized_end=1117
+  _globals['_PEERSILENT']._serialized_start=1119
+  _globals['_PEERSILENT']._serialized_end=1163
+  _globals['_FINISHED']._serialized_start=1165
+  _globals['_FINISHED']._serialized_end=1235
 # @@protoc_insertion_point(module_scope)

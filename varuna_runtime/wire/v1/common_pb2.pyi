@@ -60,7 +60,7 @@ class Endpoint(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class StepDone(_message.Message):
-    __slots__ = ("step", "loss_hex", "loss", "weight", "samples", "step_s", "grad_norm", "learning_rate", "loss_scale", "skipped", "busy_s", "busy_samples")
+    __slots__ = ("step", "loss_hex", "loss", "weight", "samples", "step_s", "grad_norm", "learning_rate", "loss_scale", "skipped", "busy_s", "busy_samples", "recoverable")
     STEP_FIELD_NUMBER: _ClassVar[int]
     LOSS_HEX_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class StepDone(_message.Message):
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     BUSY_S_FIELD_NUMBER: _ClassVar[int]
     BUSY_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    RECOVERABLE_FIELD_NUMBER: _ClassVar[int]
     step: int
     loss_hex: str
     loss: float
@@ -85,7 +86,8 @@ class StepDone(_message.Message):
     skipped: bool
     busy_s: float
     busy_samples: int
-    def __init__(self, step: _Optional[int] = ..., loss_hex: _Optional[str] = ..., loss: _Optional[float] = ..., weight: _Optional[float] = ..., samples: _Optional[int] = ..., step_s: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., busy_s: _Optional[float] = ..., busy_samples: _Optional[int] = ...) -> None: ...
+    recoverable: int
+    def __init__(self, step: _Optional[int] = ..., loss_hex: _Optional[str] = ..., loss: _Optional[float] = ..., weight: _Optional[float] = ..., samples: _Optional[int] = ..., step_s: _Optional[float] = ..., grad_norm: _Optional[float] = ..., learning_rate: _Optional[float] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., busy_s: _Optional[float] = ..., busy_samples: _Optional[int] = ..., recoverable: _Optional[int] = ...) -> None: ...
 
 class EvaluationDone(_message.Message):
     __slots__ = ("step", "generation", "samples", "evaluation_s", "figures")
@@ -128,10 +130,52 @@ class Durable(_message.Message):
     def __init__(self, step: _Optional[int] = ..., manifest_key: _Optional[str] = ...) -> None: ...
 
 class Drained(_message.Message):
+    __slots__ = ("step", "kept")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    kept: bool
+    def __init__(self, step: _Optional[int] = ..., kept: bool = ...) -> None: ...
+
+class Version(_message.Message):
+    __slots__ = ("step", "generation")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    generation: int
+    def __init__(self, step: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class Vault(_message.Message):
+    __slots__ = ("node", "host", "port")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    host: str
+    port: int
+    def __init__(self, node: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class Kept(_message.Message):
     __slots__ = ("step",)
     STEP_FIELD_NUMBER: _ClassVar[int]
     step: int
     def __init__(self, step: _Optional[int] = ...) -> None: ...
+
+class SaveFailed(_message.Message):
+    __slots__ = ("step", "reason")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    reason: str
+    def __init__(self, step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PeerSilent(_message.Message):
+    __slots__ = ("rank", "silent_s")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    silent_s: float
+    def __init__(self, rank: _Optional[int] = ..., silent_s: _Optional[float] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("step", "weights_sha256", "profile_json")

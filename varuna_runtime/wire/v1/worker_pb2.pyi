@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PrepareRequest(_message.Message):
-    __slots__ = ("job", "generation", "rank", "kind", "plan_json", "job_json", "model_json", "store_url", "resume_step", "host", "generation_secret")
+    __slots__ = ("job", "generation", "rank", "kind", "plan_json", "job_json", "model_json", "store_url", "resume_step", "host", "generation_secret", "vault_socket", "copies_secret", "vaults", "buddies")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,10 @@ class PrepareRequest(_message.Message):
     RESUME_STEP_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     GENERATION_SECRET_FIELD_NUMBER: _ClassVar[int]
+    VAULT_SOCKET_FIELD_NUMBER: _ClassVar[int]
+    COPIES_SECRET_FIELD_NUMBER: _ClassVar[int]
+    VAULTS_FIELD_NUMBER: _ClassVar[int]
+    BUDDIES_FIELD_NUMBER: _ClassVar[int]
     job: str
     generation: int
     rank: int
@@ -31,37 +35,49 @@ class PrepareRequest(_message.Message):
     resume_step: int
     host: str
     generation_secret: str
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., kind: _Optional[_Union[_common_pb2.GenerationKind, str]] = ..., plan_json: _Optional[bytes] = ..., job_json: _Optional[bytes] = ..., model_json: _Optional[bytes] = ..., store_url: _Optional[str] = ..., resume_step: _Optional[int] = ..., host: _Optional[str] = ..., generation_secret: _Optional[str] = ...) -> None: ...
+    vault_socket: str
+    copies_secret: str
+    vaults: _containers.RepeatedCompositeFieldContainer[_common_pb2.Vault]
+    buddies: _containers.RepeatedCompositeFieldContainer[_common_pb2.Vault]
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., kind: _Optional[_Union[_common_pb2.GenerationKind, str]] = ..., plan_json: _Optional[bytes] = ..., job_json: _Optional[bytes] = ..., model_json: _Optional[bytes] = ..., store_url: _Optional[str] = ..., resume_step: _Optional[int] = ..., host: _Optional[str] = ..., generation_secret: _Optional[str] = ..., vault_socket: _Optional[str] = ..., copies_secret: _Optional[str] = ..., vaults: _Optional[_Iterable[_Union[_common_pb2.Vault, _Mapping]]] = ..., buddies: _Optional[_Iterable[_Union[_common_pb2.Vault, _Mapping]]] = ...) -> None: ...
 
 class PrepareReply(_message.Message):
-    __slots__ = ("plan_hash", "endpoint", "resume_step")
+    __slots__ = ("plan_hash", "endpoint", "resume_step", "loaded", "loadable")
     PLAN_HASH_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     RESUME_STEP_FIELD_NUMBER: _ClassVar[int]
+    LOADED_FIELD_NUMBER: _ClassVar[int]
+    LOADABLE_FIELD_NUMBER: _ClassVar[int]
     plan_hash: str
     endpoint: _common_pb2.Endpoint
     resume_step: int
-    def __init__(self, plan_hash: _Optional[str] = ..., endpoint: _Optional[_Union[_common_pb2.Endpoint, _Mapping]] = ..., resume_step: _Optional[int] = ...) -> None: ...
+    loaded: _common_pb2.Version
+    loadable: _containers.RepeatedCompositeFieldContainer[_common_pb2.Version]
+    def __init__(self, plan_hash: _Optional[str] = ..., endpoint: _Optional[_Union[_common_pb2.Endpoint, _Mapping]] = ..., resume_step: _Optional[int] = ..., loaded: _Optional[_Union[_common_pb2.Version, _Mapping]] = ..., loadable: _Optional[_Iterable[_Union[_common_pb2.Version, _Mapping]]] = ...) -> None: ...
 
 class ActivateRequest(_message.Message):
-    __slots__ = ("generation", "endpoints")
+    __slots__ = ("generation", "endpoints", "resume")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
     generation: int
     endpoints: _containers.RepeatedCompositeFieldContainer[_common_pb2.Endpoint]
-    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[_common_pb2.Endpoint, _Mapping]]] = ...) -> None: ...
+    resume: _common_pb2.Version
+    def __init__(self, generation: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[_common_pb2.Endpoint, _Mapping]]] = ..., resume: _Optional[_Union[_common_pb2.Version, _Mapping]] = ...) -> None: ...
 
 class ActivateReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class DrainRequest(_message.Message):
-    __slots__ = ("generation", "within_s")
+    __slots__ = ("generation", "within_s", "persist")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WITHIN_S_FIELD_NUMBER: _ClassVar[int]
+    PERSIST_FIELD_NUMBER: _ClassVar[int]
     generation: int
     within_s: float
-    def __init__(self, generation: _Optional[int] = ..., within_s: _Optional[float] = ...) -> None: ...
+    persist: bool
+    def __init__(self, generation: _Optional[int] = ..., within_s: _Optional[float] = ..., persist: bool = ...) -> None: ...
 
 class DrainReply(_message.Message):
     __slots__ = ()
@@ -86,7 +102,7 @@ class ProgressRequest(_message.Message):
     def __init__(self, generation: _Optional[int] = ...) -> None: ...
 
 class WorkerProgress(_message.Message):
-    __slots__ = ("generation", "beat", "ready", "active", "step", "durable", "drained", "finished", "failed", "evaluation")
+    __slots__ = ("generation", "beat", "ready", "active", "step", "durable", "drained", "finished", "failed", "evaluation", "kept", "save_failed", "peer_silent")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +113,9 @@ class WorkerProgress(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FAILED_FIELD_NUMBER: _ClassVar[int]
+    PEER_SILENT_FIELD_NUMBER: _ClassVar[int]
     generation: int
     beat: WorkerBeat
     ready: WorkerReady
@@ -107,7 +126,10 @@ class WorkerProgress(_message.Message):
     finished: _common_pb2.Finished
     failed: _common_pb2.Failure
     evaluation: _common_pb2.EvaluationDone
-    def __init__(self, generation: _Optional[int] = ..., beat: _Optional[_Union[WorkerBeat, _Mapping]] = ..., ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., active: _Optional[_Union[WorkerActive, _Mapping]] = ..., step: _Optional[_Union[_common_pb2.StepDone, _Mapping]] = ..., durable: _Optional[_Union[_common_pb2.Durable, _Mapping]] = ..., drained: _Optional[_Union[_common_pb2.Drained, _Mapping]] = ..., finished: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., failed: _Optional[_Union[_common_pb2.Failure, _Mapping]] = ..., evaluation: _Optional[_Union[_common_pb2.EvaluationDone, _Mapping]] = ...) -> None: ...
+    kept: _common_pb2.Kept
+    save_failed: _common_pb2.SaveFailed
+    peer_silent: _common_pb2.PeerSilent
+    def __init__(self, generation: _Optional[int] = ..., beat: _Optional[_Union[WorkerBeat, _Mapping]] = ..., ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., active: _Optional[_Union[WorkerActive, _Mapping]] = ..., step: _Optional[_Union[_common_pb2.StepDone, _Mapping]] = ..., durable: _Optional[_Union[_common_pb2.Durable, _Mapping]] = ..., drained: _Optional[_Union[_common_pb2.Drained, _Mapping]] = ..., finished: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., failed: _Optional[_Union[_common_pb2.Failure, _Mapping]] = ..., evaluation: _Optional[_Union[_common_pb2.EvaluationDone, _Mapping]] = ..., kept: _Optional[_Union[_common_pb2.Kept, _Mapping]] = ..., save_failed: _Optional[_Union[_common_pb2.SaveFailed, _Mapping]] = ..., peer_silent: _Optional[_Union[_common_pb2.PeerSilent, _Mapping]] = ...) -> None: ...
 
 class WorkerBeat(_message.Message):
     __slots__ = ("step", "in_step_s")
