@@ -11,7 +11,7 @@ from varuna_manager.means import Means
 from varuna_manager.planner.request import PlanOutcome
 from varuna_manager.rows import Batch, ProfileRow, plan_row
 from varuna_manager.rpc import translate
-from varuna_manager.secrecy import generation_secret
+from varuna_manager.secrecy import copies_secret, generation_secret
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput, ObjectMissing, StoreError
 from varuna_runtime.spec.layout import Infeasible
@@ -66,6 +66,7 @@ class Dispatcher:
                 actions.ActivateRanks()
                 | actions.DrainRanks()
                 | actions.AbortRanks()
+                | actions.RetireCopies()
                 | actions.ForgetJob()
                 | actions.ReleaseNode()
                 | actions.FenceNode()
@@ -80,6 +81,7 @@ class Dispatcher:
             store_url=self._means.store_url,
             secrets=self._means.secrets.get(action.job),
             generation_secret=generation_secret(self._means.generation_key, action.job, action.generation),
+            copies_secret=copies_secret(self._means.generation_key, action.job),
         )
 
     def _warm(self, action: actions.WarmNode) -> Any:

@@ -78,3 +78,8 @@ def generation_key(path: Path) -> bytes:
 def generation_secret(key: bytes, job: str, generation: int) -> str:
     """Return the secret the ranks of a generation prove to each other; the same after a restart."""
     return hmac.new(key, f"{job}\n{generation}".encode(), hashlib.sha256).hexdigest()
+
+
+def copies_secret(key: bytes, job: str) -> str:
+    """Return the secret that vaults ask for before they give or take copies of the job."""
+    return hmac.new(key, f"copies\n{job}\n".encode(), hashlib.sha256).hexdigest()

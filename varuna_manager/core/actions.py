@@ -1,9 +1,11 @@
 """What the core wants done. Actions are idempotent; they are dispatched after their event is journaled."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from varuna_manager.core.events import DeadlinePassed, ProfileRefreshed
 from varuna_manager.planner.request import PlanRequest
+from varuna_runtime.spec.copies import Vault, Version
 from varuna_runtime.spec.generation import Endpoint, GenerationKind
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Plan
@@ -43,6 +45,8 @@ class StartRanks:
     bundle: str
     ranks: tuple[int, ...]
     resume_step: int | None
+    vaults: tuple[Vault, ...] = ()  # of all nodes that may hold copies of the job
+    buddies: Mapping[int, tuple[Vault, ...]] = field(default_factory=dict)  # of `ranks`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +69,12 @@ class ActivateRanks:
     job: str
     generation: int
     endpoints: tuple[Endpoint, ...]
+    resume: Version | None = None  # what every rank starts from; None: what it loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainRanks:
-    """Send Drain to one node: stop at the agreed step, durable."""
+    """Send Drain to one node: stop at the agreed step."""
 
     node: str
     incarnation: str
@@ -77,6 +82,7 @@ class DrainRanks:
     generation: int
     within_s: float
     reason: str
+    persist: bool = True  # at a durable step; else copies in memory are enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +94,16 @@ class AbortRanks:
     job: str
     generation: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetireCopies:
+    """Send Retire to one node: copies of generations before `generation` may go."""
+
+    node: str
+    incarnation: str
+    job: str
+    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +160,7 @@ AnyAction = (
     | ActivateRanks
     | DrainRanks
     | AbortRanks
+    | RetireCopies
     | ForgetJob
     | ReleaseNode
     | FenceNode

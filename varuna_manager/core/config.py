@@ -31,6 +31,8 @@ class CoreConfig:
     """From Activate to every rank active."""
     drain_timeout_s: float = 60.0
     """From Drain to every rank drained, where no notice is nearer."""
+    keep_timeout_s: float = 30.0
+    """Copies of older generations are kept this long for one that trains and does not say it is safe."""
     abort_timeout_s: float = 30.0
     """A node that has not ended an aborted generation after this is fenced."""
     notice_margin_s: float = 2.0

@@ -31,7 +31,7 @@ def lease_end_s(state: State, node: Node) -> float:
 
 def _job_deadlines(job: Job) -> set[float]:
     gone_by = {host.gone_by_s for host in job.hosts.values()}
-    own = set() if job.is_over else {job.deadline_s, job.run_limit_s, *warmth.deadlines(job)}
+    own = set() if job.is_over else {job.deadline_s, job.run_limit_s, job.keep_by_s, *warmth.deadlines(job)}
     return {deadline_s for deadline_s in own | gone_by if deadline_s is not None}
 
 
@@ -67,6 +67,8 @@ def _on_job(change: Change, job: Job, event: DeadlinePassed) -> None:
         return
     warmth.on_deadline(change, job, event)
     job = change.job(job.job)
+    if job.keep_by_s == event.deadline_s:
+        job = change.put_job(replace(job, keep_by_s=None))
     if job.run_limit_s == event.deadline_s:
         reason = f"max_run_time_s is over: {job.spec.max_run_time_s:g} s since its first step"
         generations.finish(change, job, JobPhase.FAILED, What.FAILED, reason)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.words import What
+from varuna_runtime.spec.copies import Version
 from varuna_runtime.spec.generation import Cause, Endpoint, Running
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Infeasible, Plan
@@ -69,6 +70,7 @@ class NodeJoined(Event):
     notices: str
     pid: int
     running: tuple[Running, ...]
+    vault_port: int = 0  # on `host`; 0: the node keeps no copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +222,8 @@ class RankPrepared(Event):
     plan_hash: str
     endpoint: Endpoint
     resume_step: int
+    loaded: Version | None = None  # None: the durable step `resume_step`, or initial weights where it is 0
+    loadable: tuple[Version, ...] = ()  # `loaded` included; empty: that alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,13 +255,35 @@ class StepDurable(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankDrained(Event):
-    """The rank stopped after `step` committed steps, all durable."""
+class SaveFailed(Event):
+    """`step` was tried and did not become durable; training goes on."""
 
     job: str
     generation: int
     rank: int
     step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationKept(Event):
+    """Every rank's state of `step` committed steps is where no loss reaches it; told by rank 0, once."""
+
+    job: str
+    generation: int
+    rank: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankDrained(Event):
+    """The rank stopped after `step` committed steps."""
+
+    job: str
+    generation: int
+    rank: int
+    step: int
+    is_kept: bool = False  # in the memory of nodes only; else durable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,6 +375,7 @@ class StepSeen(Event):
     rank: int | None = None  # that tells it
     busy_s: float = 0.0  # in its ops; 0: unknown
     busy_samples: int = 0  # these were of
+    recoverable: int | None = None  # committed steps that survive any single loss; None: as durable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,6 +406,8 @@ Durable = (
     | RankReady
     | RankActive
     | StepDurable
+    | SaveFailed
+    | GenerationKept
     | RankDrained
     | RankFinished
     | RankFailed

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from varuna_manager.core import departures, pace, policy, pool
+from varuna_manager.core import copies, departures, pace, policy, pool
 from varuna_manager.core.actions import (
     AbortRanks,
     ActivateRanks,
@@ -90,7 +90,8 @@ def start_training(change: Change, job: Job, plan: Plan) -> None:
     why = f"layout {plan.layout} on {on}, predicted {plan.predicted_step_s:.3g} s a step"
     change.announce(What.PLANNED, why, job=job)
     resume = "the initial weights" if job.durable_step is None else f"step {job.durable_step}"
-    change.announce(What.STARTED, f"from {resume}: {job.reason}", job=job)
+    newer = ", or newer in memory" if copies.vaults(change.state, job) else ""
+    change.announce(What.STARTED, f"from {resume}{newer}: {job.reason}", job=job)
 
 
 def start(change: Change, job: Job, kind: GenerationKind, plan: Plan) -> Job:
@@ -115,6 +116,7 @@ def start(change: Change, job: Job, kind: GenerationKind, plan: Plan) -> Job:
 
 def send_start(change: Change, job: Job, run: Run, node: str) -> None:
     """Send Start to one node; again is harmless."""
+    is_training = run.kind is GenerationKind.TRAIN
     change.do(
         StartRanks(
             node=node,
@@ -128,6 +130,8 @@ def send_start(change: Change, job: Job, run: Run, node: str) -> None:
             bundle=job.bundle,
             ranks=run.plan.ranks_on(node),
             resume_step=run.resume_step,
+            vaults=copies.vaults(change.state, job) if is_training else (),
+            buddies=copies.buddies_on(change.state, job, run.plan, node) if is_training else {},
         )
     )
 
@@ -141,6 +145,7 @@ def send_activate(change: Change, job: Job, run: Run, node: str) -> None:
             job=job.job,
             generation=run.number,
             endpoints=tuple(endpoint for _, endpoint in sorted(run.endpoints.items())),
+            resume=run.resume,
         )
     )
 
@@ -220,7 +225,10 @@ def stop(change: Change, job: Job) -> Job:
 def finish(change: Change, job: Job, phase: JobPhase, what: What, reason: str) -> None:
     """End the job for good: abort what still runs and let every node forget it."""
     job = stop(change, job) if phase is JobPhase.SUCCEEDED else end(change, job, reason)
-    job = change.move_job(replace(job, open_generation=0, launchers={}), phase, reason)
+    holders = {name: held for name, held in job.holders.items() if not change.state.nodes[name].is_connected}
+    job = change.move_job(
+        replace(job, open_generation=0, launchers={}, holders=holders, keep_by_s=None), phase, reason
+    )
     change.announce(what, reason, job=job)
     for name in sorted(job.touched):
         send_forget(change, job, change.state.nodes[name])

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from varuna_manager.core import departures, failures, generations, warmth
+from varuna_manager.core import copies, departures, failures, generations, warmth
 from varuna_manager.core.actions import AbortRanks, FenceNode, ReleaseNode
 from varuna_manager.core.change import Change, without
 from varuna_manager.core.events import (
@@ -40,11 +40,25 @@ def on_joined(change: Change, event: NodeJoined) -> None:
         lose(change, known, "superseded by a new incarnation")
     _forget_gone_nodes(change)
     change.put_node(_new_node(change, event))
+    _adopt_copies(change, known, event)
     why = f"{event.slots} x {event.device_kind}, notices: {event.notices}"
     change.announce(What.NODE_JOINED, why, who=event.node, node=event.node)
     if event.node in change.state.ending:
         _cordon(change, change.state.nodes[event.node])
     _abort_foreign(change, event)
+
+
+def _adopt_copies(change: Change, known: Node | None, event: NodeJoined) -> None:
+    """A vault lives as long as its agent's process: a fenced one that joins anew still has its copies."""
+    is_same = known is not None and (known.pid, known.vault_port) == (event.pid, event.vault_port)
+    if not is_same or not event.vault_port:
+        copies.lost(change, event.node)
+        return
+    for job in list(change.state.jobs.values()):
+        if event.node in job.holders:
+            job = change.put_job(replace(job, touched=job.touched | {event.node}))
+            if job.is_over:
+                generations.send_forget(change, job, change.state.nodes[event.node])
 
 
 def _new_node(change: Change, event: NodeJoined) -> Node:
@@ -61,6 +75,7 @@ def _new_node(change: Change, event: NodeJoined) -> Node:
         host=event.host,
         notices=event.notices,
         pid=event.pid,
+        vault_port=event.vault_port,
         joined_s=change.at_s,
     )
 
@@ -170,6 +185,8 @@ def lose(change: Change, node: Node, reason: str, phase: NodePhase = NodePhase.L
     was_connected = node.is_connected
     change.move_node(replace(node, awaited=False), phase, reason)
     change.state = replace(change.state, fenced=change.state.fenced | {node.incarnation})
+    if phase is NodePhase.LEFT:
+        copies.lost(change, node.node)
     what = What.NODE_LEFT if phase is NodePhase.LEFT else What.NODE_LOST
     change.announce(what, reason, node=node.node)
     if was_connected and phase is NodePhase.LOST:
@@ -191,6 +208,8 @@ def _forget_gone_nodes(change: Change) -> None:
         for name, node in change.state.nodes.items()
         if not node.is_gone or node.since_s > before_s or name in mentioned
     }
+    for name in change.state.nodes.keys() - nodes.keys():
+        copies.lost(change, name)
     change.state = replace(change.state, nodes=nodes)
 
 
@@ -235,7 +254,8 @@ def put_out_of_use(change: Change, node: Node, user: str, reason: str) -> None:
 
 def on_release_decided(change: Change, event: ReleaseDecided) -> None:
     """Take the node out of use for good, unless some job has work on it; before its agent ever joined too."""
-    if event.node in change.state.ending or change.state.is_busy(event.node):
+    state = change.state
+    if event.node in state.ending or state.is_busy(event.node) or copies.is_needed(state, event.node):
         return
     change.state = replace(change.state, ending={**change.state.ending, event.node: event.reason})
     node = change.state.nodes.get(event.node)
@@ -320,9 +340,10 @@ def on_notice_cancelled(change: Change, event: NoticeCancelled) -> None:
 
 
 def release_drained(change: Change) -> None:
-    """Tell drained nodes to leave once no job has processes on them."""
+    """Tell drained nodes to leave once no job has processes on them, nor needs copies that are there."""
     for node in _draining(change.state.nodes.values()):
-        if not any(node.node in job.hosts for job in change.state.iter_open()):
+        is_used = any(node.node in job.hosts for job in change.state.iter_open())
+        if not is_used and not copies.is_needed(change.state, node.node):
             node = change.move_node(node, NodePhase.RELEASED, node.reason)
             change.announce(What.NODE_RELEASED, node.reason, node=node.node)
             _release(change, node)

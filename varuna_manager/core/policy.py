@@ -1,6 +1,7 @@
 """Judgements with numbers: retry budgets, back-off, whether a morph to a larger pool is worth it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.state import Job
@@ -23,6 +24,12 @@ def budget(retries: Retries, cause: Cause) -> int:
             return retries.hang
         case _:
             return retries.worker_crash
+
+
+def with_progress(job: Job) -> Job:
+    """Return the job with its failures forgiven; retries of user errors are never given back."""
+    kept: dict[Cause, int] = {c: n for c, n in job.failures.items() if c is Cause.USER_ERROR}
+    return replace(job, failures=kept, fruitless=0, first_cause="")
 
 
 def charged(failures: Mapping[Cause, int], cause: Cause) -> dict[Cause, int]:

@@ -2,21 +2,24 @@
 
 from dataclasses import replace
 
-from varuna_manager.core import failures, generations, policy, warmth
+from varuna_manager.core import failures, generations, policy, resuming, warmth
 from varuna_manager.core.change import Change, without
 from varuna_manager.core.events import (
     GenerationGone,
+    GenerationKept,
     RankActive,
     RankDrained,
     RankFailed,
     RankFinished,
     RankPrepared,
     RankReady,
+    SaveFailed,
     StepDurable,
 )
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.state import Job, Run
 from varuna_manager.core.words import What
+from varuna_runtime.spec.copies import Version
 from varuna_runtime.spec.generation import Cause, GenerationKind
 
 RankEvent = RankPrepared | RankReady | RankActive | RankDrained | RankFinished | RankFailed
@@ -68,33 +71,26 @@ def _prepared(change: Change, job: Job, run: Run, event: RankPrepared) -> None:
     run = replace(
         run,
         endpoints={**run.endpoints, event.rank: event.endpoint},
-        resumed={**run.resumed, event.rank: event.resume_step},
+        loadable={**run.loadable, event.rank: _loadable(event)},
     )
     node = run.plan.placement[event.rank].node
     job = change.put_job(warmth.prepared(replace(job, run=run), node, run.members[node]))
     if len(run.endpoints) < len(run.ranks):
         return
-    steps = set(run.resumed.values())
-    if run.kind is GenerationKind.TRAIN and max(steps) > (job.durable_step or 0):
-        job = replace(job, durable_step=max(steps))
-    if len(steps) > 1:
-        _mismatch(change, job, f"ranks loaded different steps: {sorted(steps)}")
-        return
-    _activate(change, job, run)
+    if run.kind is GenerationKind.TRAIN:
+        resuming.resume(change, job, run)
+    else:
+        resuming.activate(change, job, run)
+
+
+def _loadable(event: RankPrepared) -> tuple[Version, ...]:
+    """A rank that knows of no versions loaded a durable step, or the initial weights."""
+    loaded = event.loaded or Version(step=event.resume_step, generation=0)
+    return tuple(sorted({loaded, *event.loadable}, reverse=True))
 
 
 def _mismatch(change: Change, job: Job, message: str) -> None:
     failures.generation_failed(change, job, Cause.PLAN_MISMATCH, message)
-
-
-def _activate(change: Change, job: Job, run: Run) -> None:
-    run = replace(run, is_activated=True)
-    deadline_s = (
-        change.at_s + change.config.activate_timeout_s if run.kind is GenerationKind.TRAIN else job.deadline_s
-    )
-    job = change.put_job(replace(job, run=run, deadline_s=deadline_s))
-    for node in sorted(run.members):
-        generations.send_activate(change, job, run, node)
 
 
 def _active(change: Change, job: Job, run: Run, event: RankActive) -> None:
@@ -118,17 +114,27 @@ def _running(change: Change, job: Job, run: Run) -> None:
     morphs = job.morphs if is_first else job.morphs + 1
     morph_s = policy.smoothed_morph_s(job, change.at_s)
     job = change.put_job(
-        replace(job, last_morph_s=change.at_s, morphs=morphs, morph_s=morph_s, halted_s=None)
+        replace(
+            job,
+            last_morph_s=change.at_s,
+            morphs=morphs,
+            morph_s=morph_s,
+            halted_s=None,
+            keep_by_s=change.at_s + change.config.keep_timeout_s if job.holders else None,
+        )
     )
     took_s = change.at_s - run.started_s
-    change.announce(What.RUNNING, f"at step {run.first_step}, {took_s:.2f} s after its start", job=job)
+    where = " out of memory" if run.resume and run.resume.generation else ""
+    change.announce(What.RUNNING, f"at step {run.first_step}{where}, {took_s:.2f} s after its start", job=job)
 
 
 def _drained(change: Change, job: Job, run: Run, event: RankDrained) -> None:
     if job.phase is not JobPhase.DRAINING or event.rank in run.finished:
         return
-    run = replace(run, drained={**run.drained, event.rank: event.step})
-    job = _with_durable(change, replace(job, run=run), event.step)
+    is_kept = event.is_kept and (run.is_kept or not run.drained)  # one manifest is of all ranks
+    run = replace(run, drained={**run.drained, event.rank: event.step}, is_kept=is_kept)
+    job = replace(resuming.progressed(job, event.step), run=run)
+    job = change.put_job(job) if event.is_kept else resuming.with_durable(change, job, event.step)
     _all_stopped(change, job, run)
 
 
@@ -138,7 +144,7 @@ def _finished(change: Change, job: Job, run: Run, event: RankFinished) -> None:
         change.put_job(replace(job, run=run))
         return
     weights = event.weights_sha256 if event.rank == 0 else job.weights_sha256
-    job = _with_durable(change, replace(job, run=run, weights_sha256=weights), event.step)
+    job = resuming.with_durable(change, replace(job, run=run, weights_sha256=weights), event.step)
     if len(run.finished) == len(run.ranks):
         reason = f"all steps done; weights {weights}"
         generations.finish(change, job, JobPhase.SUCCEEDED, What.SUCCEEDED, reason)
@@ -148,8 +154,10 @@ def _finished(change: Change, job: Job, run: Run, event: RankFinished) -> None:
 
 def _all_stopped(change: Change, job: Job, run: Run) -> None:
     if run.is_stopped:
-        change.announce(What.DRAINED, f"at step {job.durable_step or 0}: {job.reason}", job=job)
-        job = generations.drain_took(change, job)
+        step = max(run.drained.values(), default=job.durable_step or 0)
+        where = "in memory" if run.is_kept else "durable"
+        change.announce(What.DRAINED, f"at step {step}, {where}: {job.reason}", job=job)
+        job = generations.drain_took(change, replace(job, is_reached_exact=True))
         generations.begin(change, generations.stop(change, job), job.reason)
 
 
@@ -159,19 +167,46 @@ def on_durable(change: Change, event: StepDurable) -> None:
     if job is None or job.is_over or not 0 < event.generation <= job.generation:
         return
     before = job.durable_step
-    job = _with_durable(change, job, event.step)
+    job = resuming.with_durable(change, job, event.step)
+    if job.durable_step != before and job.save_failed_s is not None:
+        failed_s = change.at_s - job.save_failed_s
+        job = change.put_job(replace(job, save_failed_s=None, durable_announced_s=change.at_s))
+        why = f"step {job.durable_step} is durable, after {failed_s:.1f} s in which saves failed"
+        change.announce(What.SAVED_AGAIN, why, job=job)
+        return
     is_due = change.at_s - job.durable_announced_s >= change.config.durable_announce_s
     if job.durable_step != before and is_due:
         job = change.put_job(replace(job, durable_announced_s=change.at_s))
         change.announce(What.DURABLE, f"step {job.durable_step}", job=job)
 
 
-def _with_durable(change: Change, job: Job, step: int) -> Job:
-    """Store the job with a newer durable step; retries of user errors are never given back."""
-    if step <= (job.durable_step or 0):
-        return change.put_job(job)
-    kept: dict[Cause, int] = {c: n for c, n in job.failures.items() if c is Cause.USER_ERROR}
-    return change.put_job(replace(job, durable_step=step, failures=kept, fruitless=0, first_cause=""))
+def on_save_failed(change: Change, event: SaveFailed) -> None:
+    """Training goes on; it is told at once, and then now and then for as long as it lasts."""
+    job = change.state.jobs.get(event.job)
+    if job is None or job.is_over or not 0 < event.generation <= job.generation:
+        return
+    is_first = job.save_failed_s is None
+    is_due = change.at_s - job.save_failed_announced_s >= change.config.durable_announce_s
+    job = change.put_job(replace(job, save_failed_s=change.at_s if is_first else job.save_failed_s))
+    if not is_first and not is_due:
+        return
+    job = change.put_job(replace(job, save_failed_announced_s=change.at_s))
+    last = "nothing is durable yet"
+    if job.durable_step is not None:
+        age = "" if job.durable_s is None else f" and {change.at_s - job.durable_s:.0f} s old"
+        last = f"the last durable step is {job.durable_step}{age}"
+    change.announce(What.SAVE_FAILED, f"step {event.step}: {event.reason}; {last}", job=job)
+
+
+def on_kept(change: Change, event: GenerationKept) -> None:
+    """The state of a generation is in safe places: copies of older ones may go."""
+    job = change.state.jobs.get(event.job)
+    if job is None or job.is_over or not job.kept_generation < event.generation <= job.generation:
+        return
+    job = resuming.progressed(job, event.step)
+    is_current = job.run is not None and job.run.number == event.generation
+    keep_by_s = None if is_current else job.keep_by_s
+    change.put_job(replace(job, kept_generation=event.generation, keep_by_s=keep_by_s))
 
 
 def on_gone(change: Change, event: GenerationGone) -> None:

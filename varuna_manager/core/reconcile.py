@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from varuna_manager.core import departures, generations, jobs, nodes, pool, warmth
+from varuna_manager.core import copies, departures, generations, jobs, nodes, pool, warmth
 from varuna_manager.core.change import Change
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.state import Job, Node, Run, State, Warmth
@@ -20,6 +20,8 @@ def reconcile(change: Change, before: State) -> None:
         _admit(change)
     if (job := pool.holder(change.state)) is not None:
         warmth.tend(change, job)
+    for job in change.state.iter_open():
+        copies.retire(change, job)
     nodes.release_drained(change)
 
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from varuna_manager.core.config import CoreConfig
 from varuna_manager.core.phases import CONNECTED, GONE, TERMINAL, JobPhase, NodePhase
+from varuna_runtime.spec.copies import Version
 from varuna_runtime.spec.generation import Cause, Endpoint, GenerationKind
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import BatchShape, Plan
@@ -29,6 +30,7 @@ class Node:
     host: str
     notices: str
     pid: int
+    vault_port: int = 0  # on `host`; 0: it keeps no copies
     joined_s: float = 0.0  # when this incarnation did
     pool: str = ""  # whose provider lists its machine; this and the next two are empty until it said so
     domain: str = ""  # zone whose machines may be lost together
@@ -77,6 +79,14 @@ class Host:
     gone_by_s: float | None = None  # set once they must end; the node is fenced after it
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What a node may hold in memory: copies of these segments as one generation trained them."""
+
+    generation: int
+    segments: tuple[int, ...]  # ascending
+
+
 class Warmth(StrEnum):
     """Whether a job's launcher is ready on a node."""
 
@@ -107,11 +117,14 @@ class Run:
     resume_step: int | None
     started_s: float
     endpoints: Mapping[int, Endpoint] = field(default_factory=dict)  # of the prepared ranks
-    resumed: Mapping[int, int] = field(default_factory=dict)  # step each prepared rank loaded
+    loadable: Mapping[int, tuple[Version, ...]] = field(default_factory=dict)  # of each prepared rank
+    resume: Version | None = None  # what all ranks of a TRAIN generation start from, once it is activated
     is_activated: bool = False
     ready: frozenset[int] = frozenset()
     active: frozenset[int] = frozenset()
     drained: Mapping[int, int] = field(default_factory=dict)  # rank -> step
+    is_kept: bool = False  # the drained ranks left their step in memory only
+    is_persisting: bool = False  # the drain that is under way is to end at a durable step
     finished: frozenset[int] = frozenset()
     first_step: int = 0
 
@@ -182,7 +195,15 @@ class Job:
     halted_s: float | None = None  # when it last stopped training to train on elsewhere
     morph_s: float | None = None  # how long its morphs took from then on until every rank trained; smoothed
     durable_step: int | None = None
+    durable_s: float | None = None  # when that was heard
     durable_announced_s: float = 0.0
+    save_failed_s: float | None = None  # since when saves fail
+    save_failed_announced_s: float = 0.0
+    reached: int = 0  # newest committed step that was told durably: durable, kept, drained or resumed from
+    is_reached_exact: bool = False  # nothing was committed beyond it
+    holders: Mapping[str, tuple[Holding, ...]] = field(default_factory=dict)  # by node, generations ascending
+    kept_generation: int = 0  # newest whose state is in safe places
+    keep_by_s: float | None = None  # until when copies of older generations are needed without its word
     failures: Mapping[Cause, int] = field(default_factory=dict)  # since the last durable progress
     fruitless: int = 0  # failed generations since the last durable progress
     first_cause: str = ""  # of those

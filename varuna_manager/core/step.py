@@ -14,6 +14,7 @@ from varuna_manager.core.events import (
     DeadlinePassed,
     Durable,
     GenerationGone,
+    GenerationKept,
     JobSubmitted,
     ManagerStarted,
     NodeDisconnected,
@@ -37,6 +38,7 @@ from varuna_manager.core.events import (
     RankPrepared,
     RankReady,
     ReleaseDecided,
+    SaveFailed,
     StepDurable,
     StepSeen,
     Ticked,
@@ -118,6 +120,10 @@ def _apply(change: Change, event: Durable) -> None:
             ranks.on_rank(change, event)
         case StepDurable():
             ranks.on_durable(change, event)
+        case SaveFailed():
+            ranks.on_save_failed(change, event)
+        case GenerationKept():
+            ranks.on_kept(change, event)
         case GenerationGone():
             ranks.on_gone(change, event)
         case NodeWarmed():

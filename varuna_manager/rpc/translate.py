@@ -8,6 +8,7 @@ from typing import TypedDict
 from varuna_manager.core import actions, events
 from varuna_manager.rows import StepRow
 from varuna_runtime.spec import canonical
+from varuna_runtime.spec.copies import Vault, Version
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.generation import Cause, Endpoint, GenerationKind, Running
 from varuna_runtime.spec.profile import Profile
@@ -52,6 +53,7 @@ def joined(hello: agent_pb2.Hello, at_s: float) -> events.NodeJoined:
         notices=hello.notices[:_MAX_NOTE],
         pid=hello.pid,
         running=running(hello.running),
+        vault_port=hello.vault_port if 0 < hello.vault_port < 2**16 else 0,
     )
 
 
@@ -102,7 +104,12 @@ def rank_events(report: agent_pb2.RankReport, at_s: float) -> tuple[events.Durab
             step = report.durable.step
             return (events.StepDurable(at_s=at_s, job=report.job, generation=report.generation, step=step),)
         case "drained":
-            return (events.RankDrained(**head, step=report.drained.step),)
+            return (events.RankDrained(**head, step=report.drained.step, is_kept=report.drained.kept),)
+        case "kept":
+            return (events.GenerationKept(**head, step=report.kept.step),)
+        case "save_failed":
+            reason = report.save_failed.reason[:_MAX_NOTE] or "no reason given"
+            return (events.SaveFailed(**head, step=report.save_failed.step, reason=reason),)
         case "finished":
             return _finished(head, report.finished)
         case "failed":
@@ -138,6 +145,7 @@ def _step(
         rank=rank,
         busy_s=step.busy_s if math.isfinite(step.busy_s) else 0.0,
         busy_samples=step.busy_samples,
+        recoverable=step.recoverable if step.HasField("recoverable") else None,
     )
 
 
@@ -156,7 +164,12 @@ def step_row(seen: events.StepSeen) -> StepRow:
 
 
 def start(
-    action: actions.StartRanks, *, store_url: str, secrets: dict[str, str], generation_secret: str
+    action: actions.StartRanks,
+    *,
+    store_url: str,
+    secrets: dict[str, str],
+    generation_secret: str,
+    copies_secret: str,
 ) -> agent_pb2.ManagerMessage:
     """Return the Start message of one node."""
     return agent_pb2.ManagerMessage(
@@ -174,6 +187,12 @@ def start(
             resume_step=action.resume_step,
             secrets=secrets,
             generation_secret=generation_secret,
+            copies_secret=copies_secret,
+            vaults=[_wire_vault(vault) for vault in action.vaults],
+            buddies=[
+                agent_pb2.Buddies(rank=rank, vaults=[_wire_vault(vault) for vault in vaults])
+                for rank, vaults in sorted(action.buddies.items())
+            ],
         )
     )
 
@@ -203,6 +222,7 @@ Command = (
     actions.ActivateRanks
     | actions.DrainRanks
     | actions.AbortRanks
+    | actions.RetireCopies
     | actions.ForgetJob
     | actions.ReleaseNode
     | actions.FenceNode
@@ -214,14 +234,19 @@ def command(action: Command) -> agent_pb2.ManagerMessage:
     match action:
         case actions.ActivateRanks(job=job, generation=generation):
             endpoints = [common_pb2.Endpoint(rank=e.rank, host=e.host, port=e.port) for e in action.endpoints]
-            body = agent_pb2.Activate(job=job, generation=generation, endpoints=endpoints)
+            resume = None if action.resume is None else _wire_version(action.resume)
+            body = agent_pb2.Activate(job=job, generation=generation, endpoints=endpoints, resume=resume)
             return agent_pb2.ManagerMessage(activate=body)
         case actions.DrainRanks(job=job, generation=generation, within_s=within_s, reason=reason):
-            drain = agent_pb2.Drain(job=job, generation=generation, within_s=within_s, reason=reason)
+            drain = agent_pb2.Drain(
+                job=job, generation=generation, within_s=within_s, reason=reason, persist=action.persist
+            )
             return agent_pb2.ManagerMessage(drain=drain)
         case actions.AbortRanks(job=job, generation=generation, reason=reason):
             abort = agent_pb2.Abort(job=job, generation=generation, reason=reason)
             return agent_pb2.ManagerMessage(abort=abort)
+        case actions.RetireCopies(job=job, generation=generation):
+            return agent_pb2.ManagerMessage(retire=agent_pb2.Retire(job=job, generation=generation))
         case actions.ForgetJob(job=job):
             return agent_pb2.ManagerMessage(forget=agent_pb2.Forget(job=job))
         case actions.ReleaseNode(reason=reason):
@@ -234,8 +259,25 @@ def _prepared(head: _Head, report: agent_pb2.Prepared) -> events.RankPrepared:
     told = report.endpoint
     endpoint = Endpoint(rank=head["rank"], host=told.host[:_MAX_NOTE], port=told.port)
     return events.RankPrepared(
-        **head, plan_hash=report.plan_hash[:_MAX_NOTE], endpoint=endpoint, resume_step=report.resume_step
+        **head,
+        plan_hash=report.plan_hash[:_MAX_NOTE],
+        endpoint=endpoint,
+        resume_step=report.resume_step,
+        loaded=_version(report.loaded) if report.HasField("loaded") else None,
+        loadable=tuple(_version(found) for found in report.loadable),
     )
+
+
+def _version(version: common_pb2.Version) -> Version:
+    return Version(step=version.step, generation=version.generation)
+
+
+def _wire_version(version: Version) -> common_pb2.Version:
+    return common_pb2.Version(step=version.step, generation=version.generation)
+
+
+def _wire_vault(vault: Vault) -> common_pb2.Vault:
+    return common_pb2.Vault(node=vault.node, host=vault.host, port=vault.port)
 
 
 def _finished(head: _Head, report: common_pb2.Finished) -> tuple[events.Durable, ...]:

@@ -150,6 +150,7 @@ AgentAction = (
     | a.DrainRanks
     | a.AbortRanks
     | a.ForgetJob
+    | a.RetireCopies
     | a.ReleaseNode
     | a.FenceNode
 )

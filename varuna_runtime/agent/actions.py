@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from varuna_runtime.agent.records import Endpoint, LauncherOrder, RankKey, RankReport, StartOrder, StepDone
+from varuna_runtime.spec.copies import Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class CallActivate:
 
     key: RankKey
     endpoints: tuple[Endpoint, ...]
+    resume: Version | None = None  # what every rank starts from; None: what it loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,7 @@ class CallDrain:
 
     key: RankKey
     within_s: float
+    persist: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from typing import assert_never
 from varuna_runtime.agent import events as e
 from varuna_runtime.agent import records as r
 from varuna_runtime.spec import canonical
+from varuna_runtime.spec.copies import Version
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.manifest import EvaluationRecord, Figure
@@ -25,13 +26,12 @@ def command(message: agent_pb2.ManagerMessage) -> e.Event | None:
         case "start":
             return e.StartReceived(order=start_order(message.start))
         case "activate":
-            ranks = tuple(_endpoint(item) for item in message.activate.endpoints)
-            return e.ActivateReceived(
-                job=message.activate.job, generation=message.activate.generation, endpoints=ranks
-            )
+            return _activate(message.activate)
         case "drain":
             body = message.drain
-            return e.DrainReceived(job=body.job, generation=body.generation, within_s=body.within_s)
+            return e.DrainReceived(
+                job=body.job, generation=body.generation, within_s=body.within_s, persist=body.persist
+            )
         case "abort":
             abort = message.abort
             return e.AbortReceived(job=abort.job, generation=abort.generation, reason=abort.reason)
@@ -41,6 +41,15 @@ def command(message: agent_pb2.ManagerMessage) -> e.Event | None:
             return e.ForgetReceived(job=message.forget.job)
         case _:
             return None
+
+
+def _activate(body: agent_pb2.Activate) -> e.ActivateReceived:
+    return e.ActivateReceived(
+        job=body.job,
+        generation=body.generation,
+        endpoints=tuple(_endpoint(item) for item in body.endpoints),
+        resume=_version(body.resume) if body.HasField("resume") else None,
+    )
 
 
 def start_order(start: agent_pb2.Start) -> r.StartOrder:
@@ -95,6 +104,8 @@ def rank_report(key: r.RankKey, report: r.RankReport) -> agent_pb2.AgentMessage:
                     plan_hash=report.plan_hash,
                     endpoint=_wire_endpoint(report.endpoint),
                     resume_step=report.resume_step,
+                    loaded=None if report.loaded is None else _wire_version(report.loaded),
+                    loadable=[_wire_version(version) for version in report.loadable],
                 )
             )
         case r.Ready():
@@ -111,7 +122,11 @@ def rank_report(key: r.RankKey, report: r.RankReport) -> agent_pb2.AgentMessage:
         case r.Durable():
             body.durable.CopyFrom(common_pb2.Durable(step=report.step, manifest_key=report.manifest_key))
         case r.Drained():
-            body.drained.CopyFrom(common_pb2.Drained(step=report.step))
+            body.drained.CopyFrom(common_pb2.Drained(step=report.step, kept=report.is_kept))
+        case r.Kept():
+            body.kept.CopyFrom(common_pb2.Kept(step=report.step))
+        case r.SaveFailed():
+            body.save_failed.CopyFrom(common_pb2.SaveFailed(step=report.step, reason=report.reason))
         case r.Finished():
             body.finished.CopyFrom(
                 common_pb2.Finished(
@@ -146,6 +161,7 @@ def _wire_step(step: r.StepDone) -> common_pb2.StepDone:
         skipped=step.is_skipped,
         busy_s=step.busy_s,
         busy_samples=step.busy_samples,
+        recoverable=step.recoverable,
     )
 
 
@@ -192,17 +208,25 @@ def prepare_request(key: r.RankKey, order: r.StartOrder, host: str) -> worker_pb
     )
 
 
-def activate_request(generation: int, endpoints: tuple[r.Endpoint, ...]) -> worker_pb2.ActivateRequest:
-    """Return the endpoints of every rank."""
+def activate_request(
+    generation: int, endpoints: tuple[r.Endpoint, ...], resume: Version | None
+) -> worker_pb2.ActivateRequest:
+    """Return the endpoints of every rank and the version they start from."""
     return worker_pb2.ActivateRequest(
-        generation=generation, endpoints=[_wire_endpoint(item) for item in endpoints]
+        generation=generation,
+        endpoints=[_wire_endpoint(item) for item in endpoints],
+        resume=None if resume is None else _wire_version(resume),
     )
 
 
 def prepared(reply: worker_pb2.PrepareReply) -> r.Prepared:
     """Return the report that the reply to Prepare is."""
     return r.Prepared(
-        plan_hash=reply.plan_hash, endpoint=_endpoint(reply.endpoint), resume_step=reply.resume_step
+        plan_hash=reply.plan_hash,
+        endpoint=_endpoint(reply.endpoint),
+        resume_step=reply.resume_step,
+        loaded=_version(reply.loaded) if reply.HasField("loaded") else None,
+        loadable=tuple(_version(version) for version in reply.loadable),
     )
 
 
@@ -232,7 +256,11 @@ def _report(message: worker_pb2.WorkerProgress) -> r.RankReport | None:
         case "durable":
             return r.Durable(step=message.durable.step, manifest_key=message.durable.manifest_key)
         case "drained":
-            return r.Drained(step=message.drained.step)
+            return r.Drained(step=message.drained.step, is_kept=message.drained.kept)
+        case "kept":
+            return r.Kept(step=message.kept.step)
+        case "save_failed":
+            return r.SaveFailed(step=message.save_failed.step, reason=message.save_failed.reason)
         case "finished":
             done = message.finished
             return r.Finished(
@@ -258,6 +286,7 @@ def _step(step: common_pb2.StepDone) -> r.StepDone:
         is_skipped=step.skipped,
         busy_s=step.busy_s,
         busy_samples=step.busy_samples,
+        recoverable=step.recoverable if step.HasField("recoverable") else None,
     )
 
 
@@ -291,6 +320,14 @@ def _wire_failure(failed: r.Failed) -> common_pb2.Failure:
         signal=failed.signal,
         peer_rank=failed.peer_rank,
     )
+
+
+def _version(version: common_pb2.Version) -> Version:
+    return Version(step=version.step, generation=version.generation)
+
+
+def _wire_version(version: Version) -> common_pb2.Version:
+    return common_pb2.Version(step=version.step, generation=version.generation)
 
 
 def _endpoint(endpoint: common_pb2.Endpoint) -> r.Endpoint:

@@ -11,6 +11,7 @@ from varuna_runtime.agent.records import (
     StartOrder,
     StepDone,
 )
+from varuna_runtime.spec.copies import Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +28,17 @@ class ActivateReceived:
     job: str
     generation: int
     endpoints: tuple[Endpoint, ...]
+    resume: Version | None = None  # what every rank starts from; None: what it loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainReceived:
-    """Command: stop at an agreed durable step."""
+    """Command: stop at an agreed step."""
 
     job: str
     generation: int
     within_s: float
+    persist: bool = True  # at a durable one; else copies in memory are enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -270,9 +270,9 @@ class Membership:
             case a.CallPrepare():
                 self._tasks.create_task(worker.prepare(action.order, self._config.host))
             case a.CallActivate():
-                self._tasks.create_task(worker.activate(action.endpoints))
+                self._tasks.create_task(worker.activate(action.endpoints, action.resume))
             case a.CallDrain():
-                self._tasks.create_task(worker.drain(action.within_s))
+                self._tasks.create_task(worker.drain(action.within_s, persist=action.persist))
 
     def _died(self, died: Died) -> None:
         self._tasks.create_task(self._bury(died))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from varuna_runtime.spec.copies import Version
 from varuna_runtime.spec.generation import Cause as Cause
 from varuna_runtime.spec.generation import Endpoint as Endpoint
 from varuna_runtime.spec.generation import GenerationKind as GenerationKind
@@ -73,6 +74,8 @@ class Prepared:
     plan_hash: str
     endpoint: Endpoint
     resume_step: int
+    loaded: Version | None = None  # None: a worker that knows of no versions
+    loadable: tuple[Version, ...] = ()  # `loaded` included, newest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +99,7 @@ class StepDone:
     is_skipped: bool
     busy_s: float = 0.0  # in ops of the rank that tells it; 0: unknown
     busy_samples: int = 0  # these were of
+    recoverable: int | None = None  # committed steps that survive any single loss; None: as durable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +137,25 @@ class Durable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """Stopped after `step` committed, durable steps."""
+    """Stopped after `step` committed steps."""
 
     step: int
+    is_kept: bool = False  # in the memory of nodes only; else durable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Every rank's state of this step, and so of this generation, is where a loss does not reach it."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFailed:
+    """A step that was tried and did not become durable; training goes on."""
+
+    step: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,4 +179,4 @@ class Failed:
     peer_rank: int | None = None
 
 
-RankReport = Prepared | Ready | Active | Evaluated | Durable | Drained | Finished | Failed
+RankReport = Prepared | Ready | Active | Evaluated | Durable | Kept | SaveFailed | Drained | Finished | Failed

@@ -103,12 +103,12 @@ class Supervisor:
         for rank in self._ranks(event.job, event.generation):
             if rank.state is RankState.PREPARED:
                 rank.move(RankState.ACTIVATING)
-                yield a.CallActivate(key=rank.key, endpoints=event.endpoints)
+                yield a.CallActivate(key=rank.key, endpoints=event.endpoints, resume=event.resume)
 
     def _drain(self, event: e.DrainReceived) -> Iterator[a.Action]:
         for rank in self._ranks(event.job, event.generation):
             if rank.state not in (RankState.WAITING, RankState.FORKING, RankState.ENDING):
-                yield a.CallDrain(key=rank.key, within_s=event.within_s)
+                yield a.CallDrain(key=rank.key, within_s=event.within_s, persist=event.persist)
 
     def _abort(self, name: str, number: int) -> Iterator[a.Action]:
         job = self._jobs.setdefault(name, Job())
@@ -287,7 +287,7 @@ class Supervisor:
                 rank.move(RankState.ACTIVE)
             case r.Drained() | r.Finished() | r.Failed():
                 rank.end(self._now_s)
-            case r.Evaluated() | r.Durable():
+            case r.Evaluated() | r.Durable() | r.Kept() | r.SaveFailed():
                 pass
             case _:
                 assert_never(report)

@@ -9,6 +9,7 @@ import grpc
 from varuna_runtime.agent import codec
 from varuna_runtime.agent import events as e
 from varuna_runtime.agent import records as r
+from varuna_runtime.spec.copies import Version
 from varuna_runtime.wire.v1 import worker_pb2, worker_pb2_grpc
 
 _PREPARE_S = 600.0  # loading a state may take long; the manager's own deadline is shorter
@@ -51,14 +52,14 @@ class WorkerClient:
 
         await self._guarded("Prepare", call())
 
-    async def activate(self, endpoints: tuple[r.Endpoint, ...]) -> None:
-        """Let the rank join its process group."""
-        request = codec.activate_request(self._key.generation, endpoints)
+    async def activate(self, endpoints: tuple[r.Endpoint, ...], resume: Version | None) -> None:
+        """Let the rank join its process group, with the state of `resume`."""
+        request = codec.activate_request(self._key.generation, endpoints, resume)
         await self._guarded("Activate", self._stub.Activate(request, timeout=_CALL_S))
 
-    async def drain(self, within_s: float) -> None:
-        """Ask for an agreed, durable stop."""
-        request = worker_pb2.DrainRequest(generation=self._key.generation, within_s=within_s)
+    async def drain(self, within_s: float, *, persist: bool) -> None:
+        """Ask for an agreed stop, at a durable step if `persist`."""
+        request = worker_pb2.DrainRequest(generation=self._key.generation, within_s=within_s, persist=persist)
         await self._guarded("Drain", self._stub.Drain(request, timeout=_CALL_S))
 
     async def close(self) -> None:

@@ -15,6 +15,7 @@ from varuna_manager.core.journal import decode, encode, is_durable
 from varuna_manager.core.state import State
 from varuna_manager.core.step import replay, step
 from varuna_manager.core.words import What
+from varuna_runtime.spec.copies import Version
 from varuna_runtime.spec.generation import Cause, Endpoint, Running
 from varuna_runtime.spec.job import Exactness
 from varuna_runtime.spec.layout import Infeasible
@@ -34,6 +35,7 @@ SPECS = st.builds(
     st.none() | st.just(5.0),
     st.sampled_from(Exactness),
 )
+VERSIONS = st.builds(Version, step=st.sampled_from([0, 5, 9]), generation=SMALL)
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "at_s": st.just(0.0),
     "node": NODES,
@@ -73,6 +75,11 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "running_step_s": st.none() | st.just(4.0),
     "is_urgent": st.booleans(),
     "what": st.sampled_from(What),
+    "vault_port": st.sampled_from([0, 7]),
+    "loaded": st.none() | VERSIONS,
+    "loadable": st.lists(VERSIONS, max_size=3).map(tuple),
+    "is_kept": st.booleans(),
+    "recoverable": st.none() | st.integers(0, 20),
     "places": st.lists(st.builds(e.Place, node=NODES, domain=st.just("x")), max_size=2).map(tuple),
     "price_per_hour": st.none() | st.just(1.0),
 }

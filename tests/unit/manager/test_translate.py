@@ -9,14 +9,17 @@ from varuna_manager.core import actions, events
 from varuna_manager.core.views import node_views
 from varuna_manager.rpc import shown, translate
 from varuna_runtime.agent import codec
+from varuna_runtime.agent import events as agent_events
 from varuna_runtime.agent import records as r
 from varuna_runtime.spec import canonical
+from varuna_runtime.spec.copies import Vault, Version
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.generation import Cause, Endpoint, GenerationKind, Running
 from varuna_runtime.spec.layout import BatchShape, Layout, Plan, ScheduleKind, Slot, Stage
-from varuna_runtime.wire.v1 import agent_pb2, common_pb2
+from varuna_runtime.wire.v1 import agent_pb2, common_pb2, worker_pb2
 
 HEAD = {"at_s": 5.0, "job": "j", "generation": 2, "rank": 1}
+VAULT = Vault(node="m", host="h", port=7)
 HELLO = {"node": "n-1", "incarnation": "i", "slots": 2, "memory_bytes": 10, "device_kind": "cpu:x"}
 
 
@@ -31,6 +34,15 @@ def ranks(**body: object) -> tuple[events.Durable, ...]:
         ({"ready": agent_pb2.Ready()}, events.RankReady(**HEAD)),
         ({"active": agent_pb2.Active(step=3)}, events.RankActive(**HEAD, step=3)),
         ({"drained": common_pb2.Drained(step=4)}, events.RankDrained(**HEAD, step=4)),
+        (
+            {"drained": common_pb2.Drained(step=4, kept=True)},
+            events.RankDrained(**HEAD, step=4, is_kept=True),
+        ),
+        ({"kept": common_pb2.Kept(step=4)}, events.GenerationKept(**HEAD, step=4)),
+        (
+            {"save_failed": common_pb2.SaveFailed(step=4, reason="disk full")},
+            events.SaveFailed(**HEAD, step=4, reason="disk full"),
+        ),
         (
             {"durable": common_pb2.Durable(step=4)},
             events.StepDurable(at_s=5.0, job="j", generation=2, step=4),
@@ -204,13 +216,20 @@ def test_a_start_carries_everything_a_node_needs() -> None:
         bundle="b",
         ranks=(0,),
         resume_step=None,
+        vaults=(VAULT,),
+        buddies={0: (VAULT,)},
     )
-    start = translate.start(action, store_url="file:///s", secrets={"A": "x"}, generation_secret="g").start
+    start = translate.start(
+        action, store_url="file:///s", secrets={"A": "x"}, generation_secret="g", copies_secret="c"
+    ).start
     assert canonical.loads(Plan, start.plan_json).hash() == plan.hash()
     assert (start.kind, list(start.ranks), start.bundle) == (common_pb2.TRAIN, [0], "b")
     assert (start.store_url, start.bundle_store_url) == ("file:///s", "file:///s")
     assert not start.HasField("resume_step")
     assert (dict(start.secrets), start.generation_secret) == ({"A": "x"}, "g")
+    vault = common_pb2.Vault(node="m", host="h", port=7)
+    assert (list(start.vaults), start.copies_secret) == ([vault], "c")
+    assert list(start.buddies) == [agent_pb2.Buddies(rank=0, vaults=[vault])]
 
 
 @pytest.mark.parametrize(
@@ -257,3 +276,69 @@ def test_a_node_keeps_its_pool_when_the_provider_lists_it_no_more() -> None:
     (view,) = node_views(sim.state, sim.now_s)
     assert shown.node_status(view, "").pool == "p"
     assert shown.node_status(view, "q").pool == "q"
+
+
+NEW = Version(step=9, generation=2)
+OLD = Version(step=5, generation=0)
+
+
+def test_what_a_rank_can_load_comes_through_agent_and_wire() -> None:
+    reply = worker_pb2.PrepareReply(
+        plan_hash="p",
+        resume_step=9,
+        loaded=common_pb2.Version(step=9, generation=2),
+        loadable=[common_pb2.Version(step=9, generation=2), common_pb2.Version(step=5)],
+    )
+    sent = codec.rank_report(r.RankKey(job="j", generation=3, rank=1), codec.prepared(reply)).rank
+    (heard,) = translate.rank_events(sent, 5.0)
+    assert isinstance(heard, events.RankPrepared)
+    assert (heard.loaded, heard.loadable) == (NEW, (NEW, OLD))
+
+
+def test_what_ranks_start_from_comes_through_wire_and_agent() -> None:
+    action = actions.ActivateRanks(node="n", incarnation="i", job="j", generation=3, endpoints=(), resume=NEW)
+    heard = codec.command(translate.command(action))
+    assert isinstance(heard, agent_events.ActivateReceived)
+    request = codec.activate_request(3, heard.endpoints, heard.resume)
+    assert (request.resume.step, request.resume.generation) == (9, 2)
+
+
+@pytest.mark.parametrize("persist", [True, False])
+def test_how_a_drain_ends_comes_through_wire_and_agent(persist: bool) -> None:
+    action = actions.DrainRanks(
+        node="n", incarnation="i", job="j", generation=3, within_s=1.0, reason="r", persist=persist
+    )
+    heard = codec.command(translate.command(action))
+    assert isinstance(heard, agent_events.DrainReceived)
+    assert heard.persist is persist
+
+
+@pytest.mark.parametrize(
+    ("said", "heard"),
+    [
+        ({"kept": common_pb2.Kept(step=4)}, r.Kept(step=4)),
+        ({"drained": common_pb2.Drained(step=4, kept=True)}, r.Drained(step=4, is_kept=True)),
+        (
+            {"save_failed": common_pb2.SaveFailed(step=4, reason="disk full")},
+            r.SaveFailed(step=4, reason="disk full"),
+        ),
+    ],
+)
+def test_what_a_worker_says_of_copies_and_saves_is_passed_on(
+    said: dict[str, object], heard: r.RankReport
+) -> None:
+    key = r.RankKey(job="j", generation=2, rank=1)
+    event = codec.progress(key, worker_pb2.WorkerProgress(**said))  # type: ignore[arg-type]
+    assert event == agent_events.RankReported(key=key, report=heard)
+    (field,) = said
+    assert getattr(codec.rank_report(key, heard).rank, field) == said[field]
+
+
+def test_nodes_without_copies_of_older_generations_are_told_so() -> None:
+    action = actions.RetireCopies(node="n", incarnation="i", job="j", generation=4)
+    assert translate.command(action).retire == agent_pb2.Retire(job="j", generation=4)
+
+
+def test_a_port_that_is_none_means_no_vault() -> None:
+    ports = [translate.joined(agent_pb2.Hello(**HELLO, vault_port=p), 5.0).vault_port for p in (7, -1, 2**16)]
+    assert ports == [7, 0, 0]

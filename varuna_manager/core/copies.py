@@ -1,0 +1,148 @@
+"""Copies of state in the memory of nodes: who may hold which, and for how long they are needed.
+
+The core knows where copies may be, never that they are: each rank looks itself and says what it can load.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from varuna_manager.core.actions import RetireCopies
+from varuna_manager.core.change import Change, without
+from varuna_manager.core.phases import HOLDING, JobPhase
+from varuna_manager.core.state import Holding, Job, Node, Run, State
+from varuna_runtime.spec.copies import Vault, Version, buddies
+from varuna_runtime.spec.layout import Plan
+
+# --- where ---------------------------------------------------------------------------------------------
+
+
+def vaults(state: State, job: Job) -> tuple[Vault, ...]:
+    """Return the vaults of all connected nodes that may hold copies of the job, by node."""
+    nodes = (state.nodes.get(name) for name in sorted(job.holders))
+    return tuple(_vault(node) for node in nodes if node is not None and _is_open(node))
+
+
+def buddies_on(state: State, job: Job, plan: Plan, node: str) -> dict[int, tuple[Vault, ...]]:
+    """Return, by rank of the plan on `node`, where a copy of its state goes beside its own."""
+    found = _buddies(state, job, plan)
+    return {
+        rank: tuple(_vault(state.nodes[name]) for name in found[rank])
+        for rank in plan.ranks_on(node)
+        if found.get(rank)
+    }
+
+
+def _buddies(state: State, job: Job, plan: Plan) -> dict[int, tuple[str, ...]]:
+    domains = {name: state.nodes[name].domain for name in plan.nodes if name in state.nodes}
+    wanted = buddies(plan, domains, is_shared=job.spec.shard_optimizer)
+    return {
+        rank: tuple(name for name in names if name in state.nodes and state.nodes[name].vault_port)
+        for rank, names in wanted.items()
+    }
+
+
+def _vault(node: Node) -> Vault:
+    return Vault(node=node.node, host=node.host, port=node.vault_port)
+
+
+def _is_open(node: Node) -> bool:
+    return node.is_connected and node.vault_port > 0
+
+
+def survive(state: State, job: Job, plan: Plan, staying: Collection[str]) -> bool:
+    """Return whether the nodes that stay hold all state of the plan's ranks, once it is copied."""
+    chosen = _buddies(state, job, plan)
+    holders = {
+        rank: {slot.node, *chosen.get(rank, ())} & set(staying) & _with_vault(state, plan.nodes)
+        for rank, slot in enumerate(plan.placement)
+    }
+    if job.spec.shard_optimizer:
+        return all(holders.values())
+    stages = {plan.layout.stage_of(rank): False for rank in holders}
+    for rank, names in holders.items():
+        stages[plan.layout.stage_of(rank)] |= bool(names)
+    return all(stages.values())
+
+
+def _with_vault(state: State, names: Iterable[str]) -> set[str]:
+    return {name for name in names if state.nodes[name].vault_port}
+
+
+# --- who may hold some ---------------------------------------------------------------------------------
+
+
+def activated(state: State, job: Job, run: Run) -> Job:
+    """Return the job with the members of a generation, and its buddies, as holders of what it trains."""
+    segments: dict[str, set[int]] = {}
+    chosen = _buddies(state, job, run.plan)
+    for rank, slot in enumerate(run.plan.placement):
+        stage = run.plan.stages[run.plan.layout.stage_of(rank)]
+        for name in (slot.node, *chosen.get(rank, ())):
+            segments.setdefault(name, set()).update(range(stage.first, stage.last))
+    holders = dict(job.holders)
+    for name in sorted(_with_vault(state, segments)):
+        held = Holding(generation=run.number, segments=tuple(sorted(segments[name])))
+        holders[name] = (*holders.get(name, ()), held)
+    return replace(job, holders=holders)
+
+
+def retire(change: Change, job: Job) -> None:
+    """Let nodes drop copies of generations before the newest one whose state is in safe places.
+
+    Those with a part in that generation do it themselves; a node out of reach is told when it is back.
+    """
+    for name, held in sorted(job.holders.items()):
+        left = tuple(each for each in held if each.generation >= job.kept_generation)
+        if left == held:
+            continue
+        node = change.state.nodes[name]
+        is_part = any(each.generation == job.kept_generation for each in held)
+        if is_part or _is_open(node):
+            others = without(change.job(job.job).holders, name)
+            change.put_job(replace(change.job(job.job), holders={**others, name: left} if left else others))
+        if not is_part and _is_open(node):
+            change.do(
+                RetireCopies(
+                    node=name, incarnation=node.incarnation, job=job.job, generation=job.kept_generation
+                )
+            )
+
+
+def lost(change: Change, node: str) -> None:
+    """The process that held the node's copies is gone."""
+    for job in list(change.state.jobs.values()):
+        if node in job.holders:
+            change.put_job(replace(job, holders=without(job.holders, node)))
+
+
+def is_needed(state: State, node: str) -> bool:
+    """Return whether some job may still have to load what the node holds, before it is safe elsewhere."""
+    return any(
+        node in job.holders
+        and job.phase in HOLDING - {JobPhase.CANCELLING}
+        and (job.phase is not JobPhase.RUNNING or job.keep_by_s is not None)
+        for job in state.iter_open()
+    )
+
+
+# --- versions ------------------------------------------------------------------------------------------
+
+
+def durable_step(loadable: Mapping[int, tuple[Version, ...]]) -> int:
+    """Return the newest step that some rank found in the store; 0 for none."""
+    return max((v.step for found in loadable.values() for v in found if v.generation == 0), default=0)
+
+
+def offered(loadable: Mapping[int, tuple[Version, ...]]) -> str:
+    """Return in words what each rank can load."""
+    return "; ".join(
+        f"rank {rank}: {', '.join(map(worded, sorted(found, reverse=True)[:3])) or 'nothing'}"
+        for rank, found in sorted(loadable.items())
+    )
+
+
+def worded(version: Version) -> str:
+    """Return a version in words."""
+    if version.generation:
+        return f"step {version.step} of generation {version.generation} in memory"
+    return f"step {version.step}" if version.step else "the initial weights"

@@ -1,0 +1,67 @@
+"""From which step a generation goes on: the newest version that all of its ranks can load."""
+
+from dataclasses import replace
+
+from varuna_manager.core import copies, failures, generations, policy
+from varuna_manager.core.change import Change
+from varuna_manager.core.state import Job, Run
+from varuna_manager.core.words import What, counted
+from varuna_runtime.spec.copies import Version, newest_common
+from varuna_runtime.spec.generation import Cause, GenerationKind
+
+
+def resume(change: Change, job: Job, run: Run) -> None:
+    """Activate a TRAIN generation whose ranks are all prepared; without a common version it fails."""
+    job = with_durable(change, job, copies.durable_step(run.loadable))
+    version = newest_common(run.loadable.values())
+    if version is None:
+        _failed(change, job, f"no state that every rank can load: {copies.offered(run.loadable)}")
+        return
+    if job.durable_step and version.step == 0:
+        _failed(change, job, f"the store has lost step {job.durable_step}, which was durable")
+        return
+    _announce_replay(change, job, version)
+    job = progressed(job, version.step)
+    job = copies.activated(change.state, replace(job, is_reached_exact=False), run)
+    activate(change, job, replace(run, resume=version))
+
+
+def _failed(change: Change, job: Job, message: str) -> None:
+    failures.generation_failed(change, job, Cause.START_FAILED, message)
+
+
+def _announce_replay(change: Change, job: Job, version: Version) -> None:
+    """Tell which steps are trained again; what a lost generation did after its newest word is not known."""
+    num_steps = job.reached - version.step
+    if num_steps <= 0:
+        return
+    least = "" if job.is_reached_exact else "at least "
+    again = f"{least}{counted(num_steps, 'committed step')} {'is' if num_steps == 1 else 'are'} replayed"
+    why = f"{again}: step {job.reached} was reached, the newest that is left is {copies.worded(version)}"
+    change.announce(What.REPLAYED, why, job=job)
+
+
+def activate(change: Change, job: Job, run: Run) -> None:
+    """Send Activate to every member."""
+    run = replace(run, is_activated=True)
+    deadline_s = (
+        change.at_s + change.config.activate_timeout_s if run.kind is GenerationKind.TRAIN else job.deadline_s
+    )
+    job = change.put_job(replace(job, run=run, deadline_s=deadline_s))
+    for node in sorted(run.members):
+        generations.send_activate(change, job, run, node)
+
+
+def with_durable(change: Change, job: Job, step: int) -> Job:
+    """Store the job with a newer durable step."""
+    if step <= (job.durable_step or 0):
+        return change.put_job(job)
+    job = policy.with_progress(job)
+    return change.put_job(
+        replace(job, durable_step=step, durable_s=change.at_s, reached=max(job.reached, step))
+    )
+
+
+def progressed(job: Job, step: int) -> Job:
+    """Return the job with word of `step` committed steps that are not lost."""
+    return replace(policy.with_progress(job), reached=step) if step > job.reached else job
