@@ -3,9 +3,10 @@
 import math
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from varuna_runtime.checkpoint import shards
+from varuna_runtime.checkpoint import doubts, shards
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import CheckpointRefused, InvalidInput, ObjectExists, ObjectMissing
 from varuna_runtime.spec.manifest import FORMAT, Manifest, checkpoint_prefix, manifest_key
@@ -13,7 +14,7 @@ from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.pieces import PieceName
 from varuna_runtime.store import Store
 
-_MANIFEST = re.compile(r".*/(\d{12,})/manifest\.json")
+_MANIFEST = re.compile(r".*/([0-9]{12,18})/manifest\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ def scan(store: Store, job: str, *, verify: bool, model: ModelRecord | None = No
     """
     refusals: list[Refusal] = []
     sizes = store.sizes(job_prefix(job))
-    for step in reversed(_steps(sizes)):
+    for step in reversed(steps_listed(job, sizes)):
         found = _examine(store, job, step, sizes, verify=verify, model=model)
         if isinstance(found, Manifest):
             return Scan(manifest=found, refusals=tuple(refusals))
@@ -67,7 +68,7 @@ def scan(store: Store, job: str, *, verify: bool, model: ModelRecord | None = No
 def complete_steps(store: Store, job: str) -> tuple[int, ...]:
     """Return the steps whose manifest parses and whose shards are there in full size, ascending."""
     sizes = store.sizes(job_prefix(job))
-    found = ((s, _examine(store, job, s, sizes, verify=False, model=None)) for s in _steps(sizes))
+    found = ((s, _examine(store, job, s, sizes, verify=False, model=None)) for s in steps_listed(job, sizes))
     return tuple(step for step, outcome in found if isinstance(outcome, Manifest))
 
 
@@ -75,6 +76,8 @@ def read_manifest(store: Store, job: str, step: int) -> Manifest:
     """Return the manifest of a step, itself checked but not its shards; CheckpointRefused."""
     key = manifest_key(job, step)
     try:
+        if (num_bytes := store.size(key)) > doubts.LIMIT_BYTES:
+            raise CheckpointRefused(f"{key}: {num_bytes} bytes, wanted at most {doubts.LIMIT_BYTES}")
         manifest = canonical.loads(Manifest, store.get(key))
     except ObjectMissing as err:
         raise CheckpointRefused(f"{key}: there is none") from err
@@ -83,10 +86,10 @@ def read_manifest(store: Store, job: str, step: int) -> Manifest:
     if manifest.format != FORMAT:
         raise CheckpointRefused(f"{key}: format {manifest.format}, this version reads {FORMAT}")
     if (manifest.job, manifest.step, manifest.trainer.step) != (job, step, step):
-        raise CheckpointRefused(
-            f"{key}: is of job {manifest.job}, step {manifest.step}, trainer step {manifest.trainer.step}"
-        )
-    _refuse_mixture(manifest, key)
+        steps = f"step {manifest.step}, trainer step {manifest.trainer.step}"
+        raise CheckpointRefused(f"{key}: is of job {manifest.job[:80]}, {steps}")
+    if reason := doubts.doubt(manifest):
+        raise CheckpointRefused(f"{key}: {reason}")
     return manifest
 
 
@@ -147,6 +150,8 @@ def commit(store: Store, manifest: Manifest) -> Manifest:
     """
     check_sizes(manifest, store.sizes(checkpoint_prefix(manifest.job, manifest.step)))
     key, data = manifest_key(manifest.job, manifest.step), canonical.dumps(manifest)
+    if len(data) > doubts.LIMIT_BYTES:
+        raise CheckpointRefused(f"{key}: {len(data)} bytes, wanted at most {doubts.LIMIT_BYTES}")
     try:
         store.put_if_absent(key, data)
     except ObjectExists:
@@ -185,17 +190,7 @@ def _examine(
     return manifest
 
 
-def _steps(sizes: dict[str, int]) -> tuple[int, ...]:
-    return tuple(sorted(int(found[1]) for key in sizes if (found := _MANIFEST.fullmatch(key))))
-
-
-def _refuse_mixture(manifest: Manifest, key: str) -> None:
-    folder = f"{checkpoint_prefix(manifest.job, manifest.step)}/g{manifest.generation}"
-    seen: set[str] = set()
-    for entry in manifest.shards:
-        if not entry.key.startswith(f"{folder}/s{entry.segment:05d}-"):
-            raise CheckpointRefused(f"{key}: names {entry.key}, which is not of its step and generation")
-        for tensor in entry.tensors:
-            if tensor.name in seen:
-                raise CheckpointRefused(f"{key}: holds {tensor.name} twice")
-            seen.add(tensor.name)
+def steps_listed(job: str, keys: Iterable[str]) -> tuple[int, ...]:
+    """Return the steps that have a manifest among these keys of a job, ascending."""
+    found = {int(match[1]): key for key in keys if (match := _MANIFEST.fullmatch(key))}
+    return tuple(sorted(step for step, key in found.items() if key == manifest_key(job, step)))

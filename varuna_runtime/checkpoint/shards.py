@@ -1,36 +1,14 @@
-"""Shards as bytes: what is written inside one, and whether bytes are the shard an entry names; torch-free.
-
-The layout of a safetensors file: an 8-byte little-endian header length, a JSON header, the tensors' bytes.
-"""
+"""Shards as bytes: what is written inside one, and whether bytes are the shard an entry names; torch-free."""
 
 import hashlib
-import json
 from dataclasses import dataclass
 
+from varuna_runtime.checkpoint.headers import Placed, Readable, header_of
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import CheckpointRefused, InvalidInput
 from varuna_runtime.spec.manifest import ShardEntry, TensorEntry, shard_key
 
 LABEL = "varuna"  # the one metadata entry: several would be written in a random order, with random checksums
-
-_DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
-    "C64": "complex64",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +32,7 @@ def metadata(label: ShardLabel) -> dict[str, str]:
     return {LABEL: canonical.dumps(label).decode()}
 
 
-def describe(data: bytes) -> ShardEntry:
+def describe(data: Readable) -> ShardEntry:
     """Return the entry of an encoded shard; CheckpointRefused when it is not one of ours."""
     label, tensors = _parse(data)
     return ShardEntry(
@@ -66,7 +44,7 @@ def describe(data: bytes) -> ShardEntry:
     )
 
 
-def check(entry: ShardEntry, data: bytes) -> None:
+def check(entry: ShardEntry, data: Readable) -> None:
     """Refuse (CheckpointRefused, naming the key) bytes that are not exactly the shard of `entry`."""
     if len(data) != entry.num_bytes:
         raise CheckpointRefused(f"{entry.key}: {len(data)} bytes, wanted {entry.num_bytes}")
@@ -80,21 +58,18 @@ def check(entry: ShardEntry, data: bytes) -> None:
         raise CheckpointRefused(f"{entry.key}: holds {found.key} or other tensors than the manifest says")
 
 
-def _parse(data: bytes) -> tuple[ShardLabel, tuple[TensorEntry, ...]]:
-    start = 8 + int.from_bytes(data[:8], "little")
-    if len(data) < 8 or start > len(data):
-        raise CheckpointRefused("not a safetensors object: it ends inside its header")
+def placed(entry: ShardEntry, data: Readable) -> tuple[Placed, ...]:
+    """Return where each tensor of a shard that `check` let pass is."""
+    return header_of(data).tensors if entry.tensors else ()
+
+
+def _parse(data: Readable) -> tuple[ShardLabel, tuple[TensorEntry, ...]]:
+    header = header_of(data)
     try:
-        header = json.loads(data[8:start])
-        label = canonical.loads(ShardLabel, header.pop("__metadata__")[LABEL])
-        tensors = tuple(_tensor(name, **header[name]) for name in sorted(header))
-    except (ValueError, KeyError, TypeError, AttributeError, InvalidInput) as err:
-        raise CheckpointRefused("not a shard: its header does not parse") from err
-    if sum(tensor.num_bytes for tensor in tensors) != len(data) - start:
-        raise CheckpointRefused("not a shard: its tensors do not add up to its size")
-    return label, tensors
-
-
-def _tensor(name: str, dtype: str, shape: list[int], data_offsets: list[int]) -> TensorEntry:
-    first, last = data_offsets
-    return TensorEntry(name=name, shape=tuple(shape), dtype=_DTYPES[dtype], num_bytes=last - first)
+        label = canonical.loads(ShardLabel, header.metadata[LABEL])
+    except (KeyError, ValueError, TypeError, InvalidInput) as err:
+        raise CheckpointRefused("not a shard: it does not say which") from err
+    return label, tuple(
+        TensorEntry(name=t.name, shape=t.shape, dtype=t.dtype, num_bytes=t.stop - t.start)
+        for t in header.tensors
+    )

@@ -143,15 +143,19 @@ class StageOptimizer:
 
     def restoring(self, *, groups: str, scheduler: str) -> "Restoring":
         """Forget all state and restore hyperparameters; the state's tensors may follow piece by piece."""
-        self._load_groups(groups)
+        try:
+            self._load_groups(groups)
+            self._load_scheduler(scheduler)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as err:
+            reason = "the checkpoint's groups or scheduler are not of the script's optimizer"
+            raise CheckpointRefused(f"{reason}: {type(err).__name__}: {err}") from err
         self._optimizer.state.clear()
-        if self._scheduler is not None and scheduler:
-            self._scheduler.load_state_dict(from_text(scheduler))
         return Restoring(self._holdings, self._optimizer.state, self._refresh)
 
     def _load_groups(self, text: str) -> None:
         saved = from_text(text) if text else []
-        assert isinstance(saved, list)
+        if not isinstance(saved, list):
+            raise CheckpointRefused("the optimizer's parameter groups in the checkpoint are no list")
         if saved and [group["params"] for group in saved] != self._group_names:
             raise CheckpointRefused(
                 "the optimizer's parameter groups differ from those of the checkpoint; the script has changed"
@@ -164,6 +168,17 @@ class StageOptimizer:
                     group[key].fill_(value)
                 else:
                     group[key] = value
+
+    def _load_scheduler(self, text: str) -> None:
+        if self._scheduler is None or not text:
+            return
+        saved = from_text(text)
+        # A torch scheduler puts whatever it is given into its own attributes, its methods included.
+        if not isinstance(saved, dict) or saved.keys() - self._scheduler.state_dict().keys():
+            raise CheckpointRefused(
+                "the scheduler in the checkpoint is of another kind; the script has changed"
+            )
+        self._scheduler.load_state_dict(saved)
 
     def _exchange(self, change: Callable[[Holding], Holding | None]) -> None:
         """Put what `change` returns in the place of each parameter of this stage, with its state so far."""

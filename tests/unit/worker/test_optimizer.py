@@ -126,3 +126,19 @@ def test_an_optimizer_that_cannot_step_on_dense_sums_is_refused(make: Any, reaso
 def test_a_scheduler_that_is_none_is_refused(made: object) -> None:
     with pytest.raises(InvalidInput, match=f"scheduler returned {type(made).__name__}"):
         StageOptimizer(named_parameters(), optimizer=OPTIMIZERS["SGD"], scheduler=lambda _: made)
+
+
+HOSTILE = (
+    *("5", "{", '"x"', "[5]", '[{"map":[]}]', "[" * 100_000, '[{"map":[["params",5]]}]', '{"tuple":5}', "{}"),
+    '{"map":[["step",5]]}',
+    '{"map":[["get_lr",null]]}',
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_groups_and_a_scheduler_of_a_hostile_checkpoint_are_refused(text: str) -> None:
+    stepper = StageOptimizer(named_parameters(), optimizer=OPTIMIZERS["Adam"], scheduler=SCHEDULERS["cosine"])
+    with pytest.raises(CheckpointRefused):
+        stepper.restoring(groups=text, scheduler="")
+    with pytest.raises(CheckpointRefused):
+        stepper.restoring(groups="", scheduler=text)
