@@ -6,6 +6,7 @@ The core knows where copies may be, never that they are: each rank looks itself 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from varuna_manager.core import pool
 from varuna_manager.core.actions import RetireCopies
 from varuna_manager.core.change import Change, without
 from varuna_manager.core.phases import HOLDING, JobPhase
@@ -47,6 +48,16 @@ def _vault(node: Node) -> Vault:
 
 def _is_open(node: Node) -> bool:
     return node.is_connected and node.vault_port > 0
+
+
+def must_persist(state: State, job: Job, run: Run) -> bool:
+    """Return whether a drain that is asked for now must end at a durable step.
+
+    Copies are enough where training goes on at once, and the members that stay hold all of the state.
+    """
+    usable = {node.node for node in pool.usable(state, job)}
+    staying = usable & run.members.keys()
+    return len(usable) < job.spec.nodes.min or not survive(state, job, run.plan, staying)
 
 
 def survive(state: State, job: Job, plan: Plan, staying: Collection[str]) -> bool:

@@ -6,6 +6,7 @@ is still safe.
 
 from collections.abc import Iterator
 
+from varuna_manager.core import copies
 from varuna_manager.core.phases import JobPhase, NodePhase
 from varuna_manager.core.state import Job, Node, Run, State, Timer
 
@@ -89,7 +90,8 @@ def lead_s(state: State, job: Job, run: Run, heard_step_s: float = 0.0) -> float
     """
     config = state.config
     stop_s = config.drain_guess_s
-    if job.drain_s is not None:
-        stop_s = max(config.drain_floor_s, config.drain_headroom * job.drain_s)
+    took_s = job.drain_s if copies.must_persist(state, job, run) else job.kept_drain_s
+    if took_s is not None:
+        stop_s = max(config.drain_floor_s, config.drain_headroom * took_s)
     step_s = max(run.plan.predicted_step_s, heard_step_s)
     return config.notice_margin_s + stop_s + config.drain_steps * step_s

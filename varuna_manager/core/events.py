@@ -7,21 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from varuna_manager.core.config import CoreConfig
+from varuna_manager.core.rank_events import Event as Event
+from varuna_manager.core.rank_events import GenerationGone as GenerationGone
+from varuna_manager.core.rank_events import GenerationKept as GenerationKept
+from varuna_manager.core.rank_events import RankActive as RankActive
+from varuna_manager.core.rank_events import RankDrained as RankDrained
+from varuna_manager.core.rank_events import RankFailed as RankFailed
+from varuna_manager.core.rank_events import RankFinished as RankFinished
+from varuna_manager.core.rank_events import RankPrepared as RankPrepared
+from varuna_manager.core.rank_events import RankReady as RankReady
+from varuna_manager.core.rank_events import SaveFailed as SaveFailed
+from varuna_manager.core.rank_events import StepDurable as StepDurable
 from varuna_manager.core.words import What
-from varuna_runtime.spec.copies import Version
-from varuna_runtime.spec.generation import Cause, Endpoint, Running
+from varuna_runtime.spec.generation import Running
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Infeasible, Plan
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import Profile
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """Base of all events."""
-
-    at_s: float
-
 
 # --- durable -------------------------------------------------------------------------------------------
 
@@ -210,120 +212,6 @@ class PlanMade(Event):
     pool_version: int
     outcome: Plan | Infeasible
     running_step_s: float | None = None  # of the plan that runs, where the profile was refreshed under it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPrepared(Event):
-    """A rank holds its plan and state and listens."""
-
-    job: str
-    generation: int
-    rank: int
-    plan_hash: str
-    endpoint: Endpoint
-    resume_step: int
-    loaded: Version | None = None  # None: the durable step `resume_step`, or initial weights where it is 0
-    loadable: tuple[Version, ...] = ()  # `loaded` included; empty: that alone
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankReady(Event):
-    """The rank's process group exists."""
-
-    job: str
-    generation: int
-    rank: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankActive(Event):
-    """The rank began its first step, `step`."""
-
-    job: str
-    generation: int
-    rank: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepDurable(Event):
-    """The manifest of `step` committed steps exists."""
-
-    job: str
-    generation: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveFailed(Event):
-    """`step` was tried and did not become durable; training goes on."""
-
-    job: str
-    generation: int
-    rank: int
-    step: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationKept(Event):
-    """Every rank's state of `step` committed steps is where no loss reaches it; told by rank 0, once."""
-
-    job: str
-    generation: int
-    rank: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankDrained(Event):
-    """The rank stopped after `step` committed steps."""
-
-    job: str
-    generation: int
-    rank: int
-    step: int
-    is_kept: bool = False  # in the memory of nodes only; else durable
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFinished(Event):
-    """The rank reached the end of the training (or of the profile run)."""
-
-    job: str
-    generation: int
-    rank: int
-    step: int
-    weights_sha256: str  # rank 0 only, else empty
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFailed(Event):
-    """The rank ended early."""
-
-    job: str
-    generation: int
-    rank: int
-    cause: Cause
-    message: str
-    detail: str
-    peer_rank: int | None = None  # whose failure this is, if not its own; of PEER_LOST, who is gone
-
-    @property
-    def first_rank(self) -> int:
-        """The rank that failed and whose words these are; the ranks it told of it report the same."""
-        if self.peer_rank is None or self.cause is Cause.PEER_LOST:
-            return self.rank
-        return self.peer_rank
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationGone(Event):
-    """No process of that generation is left on that node."""
-
-    job: str
-    generation: int
-    node: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,6 +160,7 @@ def send_drain(change: Change, job: Job, run: Run, node: str, until_s: float) ->
             generation=run.number,
             within_s=until_s - change.at_s,
             reason=job.reason,
+            persist=run.is_persisting,
         )
     )
 
@@ -179,27 +180,40 @@ def send_abort(change: Change, job: Job, node: Node, generation: int, reason: st
 
 
 def begin_drain(change: Change, job: Job, run: Run, reason: str) -> None:
-    """Let every rank stop at an agreed durable step; without time for it, go on as after a loss."""
+    """Let every rank stop at an agreed step; without time for it, go on as after a loss."""
     change.announce(What.MORPH, reason, job=job)
     until_s = departures.drain_until_s(change.state, job, run, change.at_s)
     if until_s <= change.at_s:
         begin(change, end(change, job, reason), f"{reason}; too late to drain")
         return
     job = change.move_job(job, JobPhase.DRAINING, reason)
-    job = change.put_job(replace(job, deadline_s=until_s))
+    drain(change, job, run, until_s)
+
+
+def drain(change: Change, job: Job, run: Run, until_s: float) -> None:
+    """Send Drain to every member, to be over at `until_s`; once it is to be durable, that stays."""
+    run = replace(run, is_persisting=run.is_persisting or copies.must_persist(change.state, job, run))
+    job = change.put_job(replace(job, run=run, deadline_s=until_s))
     for name in reachable(change, run):
         send_drain(change, job, run, name, until_s)
 
 
-def drain_took(change: Change, job: Job) -> Job:
+def drain_took(change: Change, job: Job, run: Run) -> Job:
     """Remember how long the drain that ends now took."""
-    return change.put_job(replace(job, drain_s=change.at_s - job.since_s))
+    took_s = change.at_s - job.since_s
+    if run.is_kept:
+        return change.put_job(replace(job, kept_drain_s=took_s))
+    return change.put_job(replace(job, drain_s=took_s))
 
 
 def drain_failed(change: Change, job: Job) -> Job:
     """Remember that a drain takes longer than the one that ends now had; no less than was thought before."""
-    thought_s = change.config.drain_guess_s if job.drain_s is None else job.drain_s
-    return change.put_job(replace(job, drain_s=max(thought_s, change.at_s - job.since_s)))
+    guess_s, took_s = change.config.drain_guess_s, change.at_s - job.since_s
+    if job.run is not None and not job.run.is_persisting:
+        thought_s = guess_s if job.kept_drain_s is None else job.kept_drain_s
+        return change.put_job(replace(job, kept_drain_s=max(thought_s, took_s)))
+    thought_s = guess_s if job.drain_s is None else job.drain_s
+    return change.put_job(replace(job, drain_s=max(thought_s, took_s)))
 
 
 def reachable(change: Change, run: Run) -> list[str]:

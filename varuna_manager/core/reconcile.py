@@ -91,14 +91,13 @@ def _tend_draining(change: Change, job: Job, run: Run) -> None:
         _restart(change, job, lost)
         return
     until_s = departures.drain_until_s(change.state, job, run, change.at_s)
-    if job.deadline_s is None or until_s >= job.deadline_s:
+    if job.deadline_s is None or job.deadline_s <= change.at_s:
         return
-    if until_s <= change.at_s:
+    is_sooner = until_s < job.deadline_s
+    if is_sooner and until_s <= change.at_s:
         _restart(change, job, "a notice ends before the drain can")
-        return
-    job = change.put_job(replace(job, deadline_s=until_s))
-    for name in generations.reachable(change, run):
-        generations.send_drain(change, job, run, name, until_s)
+    elif is_sooner or (not run.is_persisting and copies.must_persist(change.state, job, run)):
+        generations.drain(change, job, run, min(until_s, job.deadline_s))
 
 
 def _tend_starting(change: Change, job: Job, run: Run) -> None:

@@ -188,6 +188,7 @@ class Job:
     ahead: Ahead | None = None
     deadline_s: float | None = None  # of the phase
     drain_s: float | None = None  # how long the newest drain took, from asking for it until all was saved
+    kept_drain_s: float | None = None  # the same of the newest one that left copies in memory only
     run_limit_s: float | None = None  # end of max_run_time_s
     first_running_s: float | None = None
     last_morph_s: float = 0.0
