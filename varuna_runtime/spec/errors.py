@@ -92,3 +92,15 @@ class ModelRefused(VarunaError):
 
 class StepDiverged(VarunaError):
     """A step gave non-finite gradients, no weight, or other weights on two replicas; it was not applied."""
+
+
+class VaultLost(VarunaError):
+    """A vault does not answer, ended the connection, or sent bytes that are not what it held."""
+
+
+class VaultRefused(VarunaError):
+    """A vault will not do this: over its limit, a job it does not know, a generation that is retired."""
+
+
+class CopyGone(VarunaError):
+    """A vault does not hold this copy, or no longer as it was when the reading began."""
