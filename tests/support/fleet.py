@@ -18,7 +18,7 @@ from varuna_runtime.spec.reduction import share
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.link.memory import MemoryNetwork
 from varuna_runtime.worker.partitioning import partition_of
-from varuna_runtime.worker.signals import StepDone
+from varuna_runtime.worker.signals import Drain, StepDone
 from varuna_runtime.worker.training import ResolvedTraining, Training
 
 
@@ -81,7 +81,7 @@ NO_STEP = StepDone(
     loss=0.0,
     grad_norm=0.0,
     learning_rate=0.0,
-    drain=False,
+    drain=Drain.NONE,
     checkpoint=False,
 )
 

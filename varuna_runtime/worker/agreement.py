@@ -23,8 +23,10 @@ from varuna_runtime.worker.figures import (
 )
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.norm import fold, norm_of
-from varuna_runtime.worker.signals import PROGRESSED, Stepping, receive
+from varuna_runtime.worker.signals import PROGRESSED, Drain, Stepping, receive
 from varuna_runtime.worker.weights import weights_sha256
+
+_NUM_WORDS = 5  # of a ballot, before its partials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +46,23 @@ class Totals:
 class Ballot:
     """One rank's vote; `partials` are its stage's by block; 0 or none where another replica tells."""
 
-    drain: bool
+    drain: Drain
     checkpoint: bool
     partials: tuple[float, ...]
+    keep: bool = False  # this rank wants a copy of the step, and has memory free for it
+    kept: int = -1  # the newest step that its copies are complete for; -1: none
+    can_drain: Drain = Drain.DURABLE  # the least kind of drain that saves what this rank holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The outcome, equal on every rank."""
 
-    drain: bool
+    drain: Drain
     checkpoint: bool
     grad_norm: float
+    keep: bool = False  # every rank wanted a copy
+    recoverable: int = -1  # the newest step that every rank's copies are complete for; -1: there is none
 
 
 class Agreement:
@@ -91,44 +98,67 @@ class Agreement:
 
     def decide(self, ballot: Ballot) -> Stepping[Decision]:
         """Vote, and return the outcome."""
-        mine = torch.tensor([ballot.drain, ballot.checkpoint, *ballot.partials], dtype=torch.float64)
+        words = [ballot.drain, ballot.can_drain, ballot.checkpoint, ballot.keep, ballot.kept]
+        mine = torch.tensor([*words, *ballot.partials], dtype=torch.float64)
         if self._link.rank:
             self._link.send(0, "ballot", (mine,))
-        drain, checkpoint, norm = (yield from self._from_rank_0("decision", self._count(mine))).tolist()
-        return Decision(drain=bool(drain), checkpoint=bool(checkpoint), grad_norm=norm)
+        result = yield from self._from_rank_0("decision", self._count(mine))
+        drain, checkpoint, keep, recoverable, norm = result.tolist()
+        return Decision(
+            drain=Drain(int(drain)),
+            checkpoint=bool(checkpoint),
+            grad_norm=norm,
+            keep=bool(keep),
+            recoverable=int(recoverable),
+        )
 
     def _count(self, mine: Tensor) -> Stepping[Tensor]:
-        drain = checkpoint = 0.0
+        words: list[list[float]] = []
         partials: list[list[float]] = [[] for _ in range(self._layout.stages)]
         for rank in self._ranks:
-            ballot = yield from self._part(rank, "ballot", mine)
-            asked_drain, asked_checkpoint, *squares = ballot.tolist()
-            drain, checkpoint = max(drain, asked_drain), max(checkpoint, asked_checkpoint)
+            ballot = (yield from self._part(rank, "ballot", mine)).tolist()
+            words.append(ballot[:_NUM_WORDS])
             stage = self._layout.stage_of(rank)
-            partials[stage] = _joined(partials[stage], squares)
+            partials[stage] = _joined(partials[stage], ballot[_NUM_WORDS:])
+        drain, can_drain, checkpoint, keep, kept = zip(*words, strict=True)
+        stop = _drain_of(drain, can_drain)
         norm = norm_of(chain.from_iterable(partials))
-        return torch.tensor([drain, checkpoint, norm], dtype=torch.float64)
+        return torch.tensor([stop, max(checkpoint), min(keep), min(kept), norm], dtype=torch.float64)
+
+    def all_agree(self, is_well: bool) -> Stepping[bool]:
+        """Return whether every rank says yes."""
+        mine = torch.tensor(is_well)
+        if self._link.rank:
+            self._link.send(0, "word", (mine,))
+        return bool((yield from self._from_rank_0("all agree", self._all(mine))))
+
+    def _all(self, mine: Tensor) -> Stepping[Tensor]:
+        words = []
+        for rank in self._ranks:
+            words.append(bool((yield from self._part(rank, "word", mine))))
+        return torch.tensor(all(words))
 
     def begin_figures(self) -> None:
         """Forget what an abandoned evaluation handed in."""
         self._folding = Folding()
 
-    def end_of_round(self, found: Sequence[Measures], *, drain: bool) -> Stepping[bool]:
-        """Hand in what this rank measured in a round of an evaluation; return whether any wants to drain."""
-        mine = torch.cat((torch.tensor([drain], dtype=torch.uint8), packed(found)))
+    def end_of_round(self, found: Sequence[Measures], *, drain: Drain, can_drain: Drain) -> Stepping[Drain]:
+        """Hand in what this rank measured in a round of an evaluation; return how to stop, if at all."""
+        mine = torch.cat((torch.tensor([drain, can_drain], dtype=torch.uint8), packed(found)))
         if self._link.rank:
             self._link.send(0, "measures", (mine,))
         result = yield from self._from_rank_0("end of round", self._fold_round(mine))
-        return bool(result)
+        return Drain(int(result))
 
     def _fold_round(self, mine: Tensor) -> Stepping[Tensor]:
-        drain = False
+        drain, can_drain = [], []
         for rank in self._ranks:  # so replicas come in order, and with them the micro-batches of a round
             part = yield from self._part(rank, "measures", mine)
-            drain |= bool(part[0])
-            for measures in unpacked(part[1:]):
+            drain.append(int(part[0]))
+            can_drain.append(int(part[1]))
+            for measures in unpacked(part[2:]):
                 self._folding.add(measures)
-        return torch.tensor(drain)
+        return torch.tensor(_drain_of(drain, can_drain))
 
     def figures(self) -> Stepping[tuple[Figure, ...]]:
         """Return what all rounds come to, in order of micro-batch."""
@@ -176,6 +206,11 @@ class Agreement:
         for rank in self._ranks[1:]:
             self._link.send(rank, tag, (result,))
         return result
+
+
+def _drain_of(wishes: Sequence[float], possible: Sequence[float]) -> float:
+    """Return the strongest wish, or what all can do where that is more."""
+    return max(*wishes, *possible) if max(wishes) else 0
 
 
 def _joined(some: list[float], others: list[float]) -> list[float]:

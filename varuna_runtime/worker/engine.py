@@ -5,7 +5,7 @@ It never blocks: whoever drives it decides when to wait for messages.
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,7 +28,7 @@ from varuna_runtime.worker.pipeline import Pipeline
 from varuna_runtime.worker.reduce import Team
 from varuna_runtime.worker.scaling import LossScale
 from varuna_runtime.worker.shares import offload_of
-from varuna_runtime.worker.signals import EvaluationDone, Progressed, StepDone, Stepping, Waiting, run
+from varuna_runtime.worker.signals import Drain, EvaluationDone, Progressed, StepDone, Stepping, Waiting, run
 from varuna_runtime.worker.stage_state import StageState
 from varuna_runtime.worker.step_gradients import StepGradients
 from varuna_runtime.worker.step_share import StepShare, step_share
@@ -48,6 +48,15 @@ class EngineState:
 
     segments: dict[int, dict[str, Tensor]]
     trainer: TrainerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """What a rank says of its copies when it votes."""
+
+    wants: bool = False  # another one now
+    kept: int = -1  # the newest step they are complete for; -1: none
+    can_drain: Drain = Drain.DURABLE  # the least kind of drain that saves what this rank holds
 
 
 class RankEngine:
@@ -104,7 +113,9 @@ class RankEngine:
         self._step = 0
         self._generation = generation
         self._losses: deque[LossRecord] = deque(maxlen=KEPT_LOSSES)
-        self._wants_drain = self._wants_checkpoint = False
+        self._wants_drain, self._wants_checkpoint = Drain.NONE, False
+        self._keeping = Keeping()
+        self._before_change: list[Callable[[], object]] = []
         self._running: Stepping[StepDone | EvaluationDone] | None = None
 
     @property
@@ -137,10 +148,18 @@ class RankEngine:
         """Whether what is under way is an evaluation, not a step."""
         return self._evaluations.is_due(self._step)
 
-    def request(self, *, drain: bool = False, checkpoint: bool = False) -> None:
+    def request(self, *, drain: Drain = Drain.NONE, checkpoint: bool = False) -> None:
         """Ask that all ranks stop after, or save, the step now running; kept until a vote carries it."""
-        self._wants_drain |= drain
+        self._wants_drain = max(self._wants_drain, drain)
         self._wants_checkpoint |= checkpoint
+
+    def tell_keeping(self, keeping: "Keeping") -> None:
+        """Say what the next vote tells of this rank's copies."""
+        self._keeping = keeping
+
+    def before_change(self, wait: Callable[[], object]) -> None:
+        """Have `wait` called, once, before any tensor of `state` changes."""
+        self._before_change.append(wait)
 
     @property
     def is_over(self) -> bool:
@@ -202,8 +221,13 @@ class RankEngine:
         """Continue from a checkpoint of any layout; `segments` holds at least `needed_segments`."""
         self.load_pieces((segments[index] for index in self.needed_segments), trainer)
 
+    def _settle_changes(self) -> None:
+        while self._before_change:
+            self._before_change.pop()()
+
     def load_pieces(self, pieces: Iterable[Mapping[str, Tensor]], trainer: TrainerState) -> None:
         """Like `load`, from the tensors of those segments in any grouping, one group in memory at a time."""
+        self._settle_changes()
         self._state.load(pieces, trainer)
         self._scaling.restore(trainer.scaler)
         if trainer.step or trainer.stream_cursor:
@@ -222,9 +246,16 @@ class RankEngine:
         return self._evaluations.records
 
     def _run_evaluation(self) -> Stepping[EvaluationDone]:
-        done = yield from self._evaluations.run(self._step, lambda: self._wants_drain)
-        self._wants_drain &= not done.drain
+        done = yield from self._evaluations.run(
+            self._step, lambda: self._wants_drain, self._keeping.can_drain
+        )
+        if done.drain:
+            self._wants_drain = Drain.NONE
         return done
+
+    def all_agree(self, is_well: bool) -> bool:
+        """Return whether every rank says yes; every rank calls it, between two steps. Blocks."""
+        return run(self._agreement.all_agree(is_well), self._link.wait)
 
     def _run_step(self) -> Stepping[StepDone]:
         work = step_share(
@@ -255,6 +286,9 @@ class RankEngine:
             drain=self._wants_drain,
             checkpoint=self._wants_checkpoint,
             partials=partials if self._replica == 0 or self._team.is_sharded else (),
+            keep=self._keeping.wants,
+            kept=self._keeping.kept,
+            can_drain=self._keeping.can_drain,
         )
         return (yield from self._agreement.decide(ballot))
 
@@ -278,7 +312,8 @@ class RankEngine:
         )
         self._losses.append(record)
         self._step += 1
-        self._wants_drain &= not decision.drain
+        if decision.drain:
+            self._wants_drain = Drain.NONE
         self._wants_checkpoint &= not decision.checkpoint
         return StepDone(
             record=record,
@@ -288,11 +323,14 @@ class RankEngine:
             drain=decision.drain,
             checkpoint=decision.checkpoint,
             loss_scale=scale,
+            keep=decision.keep,
+            recoverable=decision.recoverable,
         )
 
     def _apply(self, norm: float, loss: float) -> None:
         limit = self._settings.clip_grad_norm
         if limit is not None and (factor := clip_coefficient(norm, limit)) < 1.0:
             self._built.gradients.scale(factor)
+        self._settle_changes()
         self._built.optimizer.step(loss)
         self._built.statistics.commit()

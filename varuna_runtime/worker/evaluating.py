@@ -22,7 +22,7 @@ from varuna_runtime.worker.feed import Feed
 from varuna_runtime.worker.figures import Measure, Measures, measures_of
 from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.segment import SegmentRunner
-from varuna_runtime.worker.signals import PROGRESSED, EvaluationDone, Stepping, receive
+from varuna_runtime.worker.signals import PROGRESSED, Drain, EvaluationDone, Stepping, receive
 from varuna_runtime.worker.stage import weighted_sum
 from varuna_runtime.worker.training import ResolvedTraining, Training
 
@@ -64,16 +64,16 @@ class Evaluations:
             return False
         return all(record.step != step for record in self._records)
 
-    def run(self, step: int, wants_drain: Callable[[], bool]) -> Stepping[EvaluationDone]:
+    def run(self, step: int, wants_drain: Callable[[], Drain], can_drain: Drain) -> Stepping[EvaluationDone]:
         """Evaluate, or give up for a drain; the outcome is equal on every rank."""
-        figures = yield from self._evaluator.run(wants_drain)
-        if figures is None:
-            return EvaluationDone(record=None, drain=True)
+        figures = yield from self._evaluator.run(wants_drain, can_drain)
+        if isinstance(figures, Drain):
+            return EvaluationDone(record=None, drain=figures)
         record = EvaluationRecord(
             step=step, samples=self._evaluator.num_samples, figures=figures, generation=self._generation
         )
         self._records.append(record)
-        return EvaluationDone(record=record, drain=False)
+        return EvaluationDone(record=record, drain=Drain.NONE)
 
 
 class Evaluator:
@@ -123,8 +123,8 @@ class Evaluator:
             needs_proof=settings.exactness is Exactness.BITWISE,
         )
 
-    def run(self, wants_drain: Callable[[], bool]) -> Stepping[tuple[Figure, ...] | None]:
-        """Return the figures, equal on every rank; None where it was abandoned."""
+    def run(self, wants_drain: Callable[[], Drain], can_drain: Drain) -> Stepping[tuple[Figure, ...] | Drain]:
+        """Return the figures, equal on every rank; how to stop where it was abandoned."""
         self._agreement.begin_figures()
         num_micro = num_micro_batches(self.num_samples, self._size)
         for first in range(0, num_micro, self._round):
@@ -133,9 +133,9 @@ class Evaluator:
             for index in share(length, self._replicas, self._replica):
                 found += yield from self._micro_batch(first + index)
                 yield PROGRESSED
-            drain = yield from self._agreement.end_of_round(found, drain=wants_drain())
+            drain = yield from self._agreement.end_of_round(found, drain=wants_drain(), can_drain=can_drain)
             if drain and first + length < num_micro:
-                return None
+                return drain
         return (yield from self._agreement.figures())
 
     def _micro_batch(self, index: int) -> Stepping[tuple[Measures, ...]]:

@@ -21,6 +21,7 @@ def told_step(done: StepDone, took_s: float, busy: Busy) -> common_pb2.StepDone:
         skipped=done.record.is_skipped,
         busy_s=busy.seconds,
         busy_samples=busy.num_samples,
+        recoverable=done.recoverable if done.recoverable >= 0 else None,
     )
 
 

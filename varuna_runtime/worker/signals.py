@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TypeVar
 
 from torch import Tensor
@@ -10,6 +11,14 @@ from varuna_runtime.spec.manifest import EvaluationRecord, LossRecord
 from varuna_runtime.worker.link import Link
 
 T = TypeVar("T")
+
+
+class Drain(IntEnum):
+    """Whether ranks stop, and where their state is to be then; of several wishes the greatest counts."""
+
+    NONE = 0
+    KEPT = 1  # in copies, in the memory of nodes
+    DURABLE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +41,11 @@ class StepDone:
     loss: float  # mean over the step's weight
     grad_norm: float  # before clipping; infinite if the step was skipped
     learning_rate: float  # of the first parameter group, used by this step
-    drain: bool  # some rank asked to stop after this step
+    drain: Drain  # some rank asked to stop after this step
     checkpoint: bool  # some rank asked to save this step
     loss_scale: float = 1.0  # used by this step; other than 1 under fp16 only
+    keep: bool = False  # every rank wanted a copy of this step
+    recoverable: int = -1  # committed steps that every rank's copies are complete for; -1: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +53,7 @@ class EvaluationDone:
     """An evaluation ended, equal on every rank."""
 
     record: EvaluationRecord | None  # None: abandoned for the drain, to be made again
-    drain: bool  # some rank asked to stop
+    drain: Drain  # some rank asked to stop
 
 
 Signal = Progressed | Waiting

@@ -23,7 +23,7 @@ from varuna_runtime.worker.ranks import Group, RankOrder, device_of
 from varuna_runtime.worker.resuming import Resumption
 from varuna_runtime.worker.saving import SavePolicy, Saver
 from varuna_runtime.worker.session import LastWord
-from varuna_runtime.worker.signals import EvaluationDone, StepDone, Waiting
+from varuna_runtime.worker.signals import Drain, EvaluationDone, StepDone, Waiting
 from varuna_runtime.worker.telling import report_of
 from varuna_runtime.worker.training import Training, resolve
 
@@ -131,7 +131,7 @@ class TrainRank:
             self._engine.request(checkpoint=True)
         while not isinstance(signal := self._engine.advance(), StepDone | EvaluationDone):
             if self._mailbox.is_draining:
-                self._engine.request(drain=True)
+                self._engine.request(drain=Drain.DURABLE)
             if isinstance(signal, Waiting):
                 self._link.wait()
             elif self._engine.is_evaluating:

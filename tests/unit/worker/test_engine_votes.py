@@ -7,23 +7,24 @@ from tests.support import toys
 from tests.support.driver import drive
 from tests.support.fleet import NO_STEP, Fleet
 from varuna_runtime.spec.errors import CheckpointRefused, StepDiverged
-from varuna_runtime.worker.signals import PROGRESSED
+from varuna_runtime.worker.engine import Keeping
+from varuna_runtime.worker.signals import PROGRESSED, Drain
 
 
 def test_one_rank_that_asks_to_drain_and_save_is_heard_by_all_and_once() -> None:
     fleet = Fleet(toys.mlp_training(), "2x2")
-    fleet.engines[3].request(drain=True)
+    fleet.engines[3].request(drain=Drain.DURABLE)
     fleet.engines[1].request(checkpoint=True)
     first, second = fleet.train(2).steps
-    assert (first.drain, first.checkpoint) == (True, True)
-    assert (second.drain, second.checkpoint) == (False, False)
+    assert (first.drain, first.checkpoint) == (Drain.DURABLE, True)
+    assert (second.drain, second.checkpoint) == (Drain.NONE, False)
 
 
 def test_a_request_in_the_middle_of_a_step_is_carried_by_its_vote() -> None:
     fleet = Fleet(toys.mlp_training(), "1x1")
     (engine,) = fleet.engines
     assert engine.advance() == PROGRESSED
-    engine.request(drain=True)
+    engine.request(drain=Drain.KEPT)
     assert engine.run_step().drain
 
 
@@ -74,6 +75,44 @@ def test_the_saved_groups_name_every_parameter_of_the_model_on_every_rank() -> N
     states = [engine.state() for engine in Fleet(toys.tied_training(), "2x2").engines]
     assert len({state.trainer.optimizer_groups for state in states}) == 1
     assert "3.norm.weight" in json.dumps(json.loads(states[0].trainer.optimizer_groups))
+
+
+def test_a_step_is_kept_if_every_rank_wants_it_and_recoverable_up_to_the_rank_that_is_behind() -> None:
+    fleet = Fleet(toys.mlp_training(), "2x2")
+    for rank, engine in enumerate(fleet.engines):
+        engine.tell_keeping(Keeping(wants=rank != 2, kept=5 + rank, can_drain=Drain.KEPT))
+    (first,) = fleet.train(1).steps
+    assert (first.keep, first.recoverable) == (False, 5)
+    fleet.engines[2].tell_keeping(Keeping(wants=True, kept=4))
+    (second,) = fleet.train(1).steps
+    assert (second.keep, second.recoverable) == (True, 4)
+
+
+def test_a_drain_is_durable_if_some_rank_keeps_no_copies() -> None:
+    fleet = Fleet(toys.mlp_training(), "1x2")
+    for engine in fleet.engines:
+        engine.tell_keeping(Keeping(can_drain=Drain.KEPT))
+    fleet.engines[0].request(drain=Drain.KEPT)
+    assert fleet.train(1).steps[0].drain is Drain.KEPT
+    fleet.engines[1].tell_keeping(Keeping())
+    fleet.engines[0].request(drain=Drain.KEPT)
+    assert fleet.train(1).steps[0].drain is Drain.DURABLE
+
+
+def test_what_is_to_be_waited_for_before_a_change_is_waited_for_once_and_sees_the_old_values() -> None:
+    fleet = Fleet(toys.mlp_training(), "1x1")
+    (engine,) = fleet.engines
+    seen: list[str] = []
+    before = fleet.snapshot().tensors
+
+    def look() -> None:
+        assert all(tensor.equal(before[name]) for name, tensor in fleet.snapshot().tensors.items())
+        seen.append("called")
+
+    engine.before_change(look)
+    engine.before_change(look)
+    fleet.train(2)
+    assert seen == ["called", "called"]
 
 
 class Digests:

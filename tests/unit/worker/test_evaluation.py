@@ -20,7 +20,7 @@ from varuna_runtime.worker.arguments import check
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.evaluation import Evaluation
 from varuna_runtime.worker.figures import Folding, Measure
-from varuna_runtime.worker.signals import EvaluationDone, Progressed, StepDone, Waiting
+from varuna_runtime.worker.signals import Drain, EvaluationDone, Progressed, StepDone, Waiting
 from varuna_runtime.worker.training import Training
 
 HELD_OUT = 17  # samples: ragged at every size used here
@@ -41,7 +41,7 @@ class Looking:
         signal = self.engine.advance()
         self.num_ops += 1
         if self.num_ops == self.drain_at_op:
-            self.engine.request(drain=True)
+            self.engine.request(drain=Drain.DURABLE)
         if isinstance(signal, EvaluationDone):
             self.done.append(signal)
             return NO_STEP  # ends the drive of one thing
@@ -265,7 +265,7 @@ def test_a_drain_is_heard_between_rounds_and_the_evaluation_is_made_again() -> N
     ranks = [Looking(engine) for engine in fleet.engines]
     ranks[3].drain_at_op = 1
     drive(fleet.network, ranks, seed=0)
-    assert {tuple(rank.done) for rank in ranks} == {(EvaluationDone(record=None, drain=True),)}
+    assert {tuple(rank.done) for rank in ranks} == {(EvaluationDone(record=None, drain=Drain.DURABLE),)}
     assert fleet.snapshot().trainer == before.trainer
     undisturbed = Fleet(training, "1x1")
     undisturbed.train(1)
