@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from varuna_manager.cli.connect import address_of
-from varuna_manager.cli.options import as_bytes, as_seconds, examples, manager_option
+from varuna_manager.cli.options import as_bytes, as_bytes_or_zero, as_seconds, examples, manager_option
 from varuna_manager.config import default_home
 from varuna_runtime.agent.clouds import Cloud
 from varuna_runtime.agent.config import AgentConfig, metadata_endpoint
@@ -31,6 +31,12 @@ from varuna_runtime.agent.notices.opening import Notices
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Folder of this node's files.")
 @click.option("--slots", type=click.IntRange(min=1), help="Devices to lend; default: every GPU, else 1.")
 @click.option("--memory", callback=as_bytes, metavar="SIZE", help="Memory of a slot, such as 2G.")
+@click.option(
+    "--copies",
+    callback=as_bytes_or_zero,
+    metavar="SIZE",
+    help="Memory for copies of ranks' state, such as 8G, or 0 for none; default: a quarter of the machine's.",
+)
 @click.option(
     "--join",
     envvar="VARUNA_JOIN",
@@ -70,6 +76,7 @@ def agent(
     home: Path | None,
     slots: int | None,
     memory: int | None,
+    copies: int | None,
     join: str,
     insecure_plaintext: bool,
     host: str,
@@ -94,6 +101,7 @@ def agent(
         insecure_plaintext=insecure_plaintext,
         host=host,
         memory_bytes=memory or 0,
+        copies_bytes=copies,
         notices=kind,
         metadata_endpoint=metadata_endpoint(kind),
         drain_on_term_s=drain_on_term_s or 0.0,

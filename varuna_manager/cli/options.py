@@ -44,6 +44,11 @@ def as_bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> i
     return num_bytes
 
 
+def as_bytes_or_zero(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Option callback: as `as_bytes`, and `0` for nothing."""
+    return 0 if value == "0" else as_bytes(ctx, param, value)
+
+
 def seconds_of(text: str) -> float | None:
     """Return the seconds of a duration as people write it, or None."""
     found = _DURATION.fullmatch(text.strip())

@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=0, help="0: one per GPU, one without any")
     parser.add_argument("--host", default="", help="address that other nodes reach")
     parser.add_argument("--memory-bytes", type=int, default=0, help="per slot; 0: a share of the machine's")
+    parser.add_argument("--copies-bytes", type=int, help="for copies of state; 0: none; default: a quarter")
     parser.add_argument("--device-kind", default="")
     parser.add_argument("--notices", type=Notices, default=Notices.FILE)
     parser.add_argument("--drain-on-term-s", type=float, default=0.0, metavar="SECONDS")

@@ -5,7 +5,7 @@ from typing import assert_never
 from varuna_runtime.agent import events as e
 from varuna_runtime.agent import records as r
 from varuna_runtime.spec import canonical
-from varuna_runtime.spec.copies import Version
+from varuna_runtime.spec.copies import Vault, Version
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.manifest import EvaluationRecord, Figure
@@ -71,6 +71,9 @@ def start_order(start: agent_pb2.Start) -> r.StartOrder:
         resume_step=start.resume_step if start.HasField("resume_step") else None,
         secrets=dict(start.secrets),
         generation_secret=start.generation_secret,
+        copies_secret=start.copies_secret,
+        vaults=tuple(_vault(vault) for vault in start.vaults),
+        buddies={item.rank: tuple(_vault(vault) for vault in item.vaults) for item in start.buddies},
     )
 
 
@@ -191,8 +194,10 @@ def warm_report(job: str, reason: str) -> agent_pb2.AgentMessage:
 # --- to and from a worker ------------------------------------------------------------------------------
 
 
-def prepare_request(key: r.RankKey, order: r.StartOrder, host: str) -> worker_pb2.PrepareRequest:
-    """Return the worker's share of a Start."""
+def prepare_request(
+    key: r.RankKey, order: r.StartOrder, host: str, vault_socket: str
+) -> worker_pb2.PrepareRequest:
+    """Return the worker's share of a Start; `vault_socket` is empty where no copies are kept."""
     return worker_pb2.PrepareRequest(
         job=key.job,
         generation=key.generation,
@@ -205,6 +210,10 @@ def prepare_request(key: r.RankKey, order: r.StartOrder, host: str) -> worker_pb
         resume_step=order.resume_step,
         host=host,
         generation_secret=order.generation_secret,
+        vault_socket=vault_socket if order.copies_secret else "",
+        copies_secret=order.copies_secret,
+        vaults=[_wire_vault(vault) for vault in order.vaults],
+        buddies=[_wire_vault(vault) for vault in order.buddies.get(key.rank, ())],
     )
 
 
@@ -328,6 +337,14 @@ def _version(version: common_pb2.Version) -> Version:
 
 def _wire_version(version: Version) -> common_pb2.Version:
     return common_pb2.Version(step=version.step, generation=version.generation)
+
+
+def _vault(vault: common_pb2.Vault) -> Vault:
+    return Vault(node=vault.node, host=vault.host, port=vault.port)
+
+
+def _wire_vault(vault: Vault) -> common_pb2.Vault:
+    return common_pb2.Vault(node=vault.node, host=vault.host, port=vault.port)
 
 
 def _endpoint(endpoint: common_pb2.Endpoint) -> r.Endpoint:

@@ -15,7 +15,7 @@ _SOCKET_PATH_LIMIT = 100  # sun_path holds 107 bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """One agent. `slots`, `device_kind` and `memory_bytes` (per slot) are found out when not given."""
+    """One agent. What is left out, such as `slots` or `memory_bytes` (per slot), is found out."""
 
     node: str
     manager: str = ""  # host:port; empty: as the join ticket or the credentials say
@@ -26,6 +26,7 @@ class AgentConfig:
     host: str = ""  # address that peers of the data plane reach; empty: that of the way to the manager
     device_kind: str = ""
     memory_bytes: int = 0
+    copies_bytes: int | None = None  # that copies of state may take of the machine's memory; 0: keep none
     notices: Notices = Notices.FILE
     metadata_endpoint: str = ""  # base URL of the cloud's metadata service
     drain_on_term_s: float = 0.0  # SIGTERM leaves so long for the hand-over of the work
@@ -36,6 +37,8 @@ class AgentConfig:
         """Refuse what would only fail later."""
         if not self.node or "/" in self.node:
             raise InvalidInput(f"node {self.node!r}: wanted a name without a slash")
+        if self.copies_bytes is not None and self.copies_bytes < 0:
+            raise InvalidInput(f"copies_bytes {self.copies_bytes}: wanted 0 or more")
         if self.slots < 0:
             raise InvalidInput(f"slots {self.slots}: wanted at least 1, or 0 for one per GPU")
         if self.manager and ":" not in self.manager:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 VANISH = b"K"
 """Written by the agent when its node is to vanish without a word, agent included."""
+SPARED = "VARUNA_VAULT"
+"""In the environment of the agent's child that outlives incarnations; the value is the agent's pid."""
 _ROUNDS = 200
 _ROUND_S = 0.02
 _LOOK_S = 0.25
@@ -25,7 +27,8 @@ class Family:
     """The processes below one, remembered with their start times.
 
     A process that starts a new session, clears its environment and loses its parents is still known, if it
-    lived through one look. Those of `root`'s children that are not to be ended are given as `apart`.
+    lived through one look. Those of `root`'s children that are not to be ended are given as `apart`, or were
+    started by it as SPARED; these end by themselves when it does.
     """
 
     def __init__(self, root: int, *, apart: tuple[int, ...] = ()) -> None:
@@ -40,6 +43,8 @@ class Family:
 
     def end(self) -> bool:
         """SIGKILL all but `root`, until none is left; False if some were still there after a few seconds."""
+        for pid in [pid for pid in self._known if self._is_spared(pid)]:
+            del self._known[pid]  # it was seen before it had an environment of its own
         for _ in range(_ROUNDS):
             self._learn(self._prune())
             if not self._known:
@@ -57,9 +62,14 @@ class Family:
         while parents:
             for pid in _children(parents.pop()):
                 since = _since(pid)
-                if since and pid not in self._known and pid not in self._apart:
+                is_new = since and pid not in self._known and pid not in self._apart
+                if is_new and not self._is_spared(pid):
                     self._known[pid] = since
                     parents.append(pid)
+
+    def _is_spared(self, pid: int) -> bool:
+        """Whether `root` started it to outlive this sweep; nothing below another child can claim that."""
+        return _parent(pid) == self._root and _carries(pid, f"{SPARED}={self._root}")
 
 
 def main(argv: list[str]) -> None:
@@ -124,11 +134,21 @@ def _children(pid: int) -> list[int]:
 
 def _since(pid: int) -> str:
     """The start time, which tells a process from a later one of the same pid; empty for one that ended."""
+    fields = _stat(pid)
+    return fields[19] if fields and fields[0] not in "ZX" else ""
+
+
+def _parent(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields behind the name, the state first; none for a process that is gone."""
     try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return ""
-    return "" if state in "ZX" else fields[18]
+        return []
 
 
 def _kill(pid: int, is_still: Callable[[], bool]) -> None:

@@ -15,6 +15,7 @@ from varuna_runtime.agent.joining import Door, Joining, own_address
 from varuna_runtime.agent.membership import Membership, Outcome
 from varuna_runtime.agent.notices.opening import open_source
 from varuna_runtime.agent.stopping import Stopping
+from varuna_runtime.agent.vaulting import VaultKeeper
 
 _FENCED_PAUSE_S = 0.5  # a manager that fences every newcomer must not be stormed
 _log = structlog.get_logger("varuna.agent")
@@ -57,15 +58,21 @@ async def serve(config: AgentConfig) -> int:
     renewing.add_done_callback(
         lambda done: None if done.cancelled() or not done.exception() else stopping.stop.set()
     )
+    vault = VaultKeeper(config.host, config.copies_bytes or 0)
+    vault.open(uuid.uuid4().hex)
+    keeping = asyncio.ensure_future(vault.keep())
     try:
-        return await _serve(config, door, stopping)
+        return await _serve(config, door, stopping, vault)
     finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await vault.end()
         if renewing.done():
             renewing.result()  # why we stopped
         renewing.cancel()
 
 
-async def _serve(config: AgentConfig, door: Door, stopping: Stopping) -> int:
+async def _serve(config: AgentConfig, door: Door, stopping: Stopping, vault: VaultKeeper) -> int:
     while True:
         incarnation = uuid.uuid4().hex
         _log.info("joining", node=config.node, incarnation=incarnation, manager=door.address)
@@ -74,7 +81,7 @@ async def _serve(config: AgentConfig, door: Door, stopping: Stopping) -> int:
             endpoint=config.metadata_endpoint,
             file=folders(config.home, incarnation).notice,
         )
-        outcome = await Membership(config, incarnation, door, notices, stopping).run()
+        outcome = await Membership(config, incarnation, door, notices, stopping, vault).run()
         if outcome is not Outcome.FENCED:
             return 0
         await asyncio.sleep(_FENCED_PAUSE_S)
@@ -106,10 +113,12 @@ def completed(config: AgentConfig) -> AgentConfig:
     """Return the config with what was left out found on this machine."""
     gpus = device.gpu_names() if not (config.device_kind and config.slots) else ()
     slots = config.slots or max(1, len(gpus))
+    machine_bytes = device.machine_bytes()
     return dataclasses.replace(
         config,
         slots=slots,
         device_kind=config.device_kind or device.device_kind(gpus),
-        memory_bytes=config.memory_bytes or device.machine_bytes() // slots,
+        memory_bytes=config.memory_bytes or machine_bytes // slots,
+        copies_bytes=machine_bytes // 4 if config.copies_bytes is None else config.copies_bytes,
         home=config.home.absolute(),
     )

@@ -25,6 +25,7 @@ from varuna_runtime.agent.notices.watch import Watch
 from varuna_runtime.agent.outbox import Outbox
 from varuna_runtime.agent.stopping import Stopping
 from varuna_runtime.agent.supervisor import Limits, Supervisor
+from varuna_runtime.agent.vaulting import VaultKeeper
 from varuna_runtime.agent.workers import WorkerClient
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.wire.v1 import agent_pb2
@@ -55,10 +56,12 @@ class Membership:
         door: Door,
         notices: NoticeSource,
         stopping: Stopping,
+        vault: VaultKeeper,
     ) -> None:
         self._config = config
         self._incarnation = incarnation
         self._stopping = stopping
+        self._vault = vault
         self._folders = folders(config.home, incarnation)
         self._supervisor = Supervisor(Limits(silence_s=config.silence_s, launcher_s=config.launcher_s))
         self._events: asyncio.Queue[e.Event] = asyncio.Queue()
@@ -140,6 +143,8 @@ class Membership:
             self._finish(Outcome.FENCED, message.fenced.reason)
         elif message.HasField("leave"):
             self._finish(Outcome.LEFT, message.leave.reason)
+        elif message.HasField("retire"):
+            self._vault.retire(message.retire.job, message.retire.generation)
         else:
             self._obey_command(message)
 
@@ -149,6 +154,10 @@ class Membership:
         except InvalidInput as err:
             self._refuse(message, str(err))
             return
+        if isinstance(event, e.StartReceived) and event.order.copies_secret:
+            self._vault.admit(event.order.job, event.order.copies_secret)
+        elif isinstance(event, e.ForgetReceived):
+            self._vault.forget(event.job)
         if event is not None:
             self._tell(event)
 
@@ -173,12 +182,13 @@ class Membership:
         await self._link.run()
 
     def _is_handed_over(self, seq: int) -> bool:
-        """True when the manager knows of the report and nothing runs here: it will start nothing any more."""
-        return self._outbox.has_acknowledged(seq) and not self._supervisor.running()
+        """True when the manager knows of the report, nothing runs here, and no copies are left."""
+        is_known = self._outbox.has_acknowledged(seq)  # so that it will start nothing any more
+        return is_known and not self._supervisor.running() and not self._vault.held_jobs
 
     async def _watch_drain(self) -> None:
         await self._stopping.drain.wait()
-        is_needed = self._link.is_up or self._supervisor.running()
+        is_needed = self._link.is_up or self._supervisor.running() or self._vault.held_jobs
         await self._watch.leave(self._stopping.drain_s if is_needed else 0.0, "the agent was told to stop")
         self._finish(Outcome.STOPPED, "the agent was told to stop, and drained")
 
@@ -268,7 +278,7 @@ class Membership:
             return
         match action:
             case a.CallPrepare():
-                self._tasks.create_task(worker.prepare(action.order, self._config.host))
+                self._tasks.create_task(worker.prepare(action.order, self._config.host, self._vault.path))
             case a.CallActivate():
                 self._tasks.create_task(worker.activate(action.endpoints, action.resume))
             case a.CallDrain():
@@ -320,6 +330,7 @@ class Membership:
             pid=os.getpid(),
             notices=self._watch.state,
             running=codec.running(self._supervisor.running()),
+            vault_port=self._vault.port,
         )
 
     def _beat(self) -> agent_pb2.Beat:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from varuna_runtime.spec.copies import Version
+from varuna_runtime.spec.copies import Vault, Version
 from varuna_runtime.spec.generation import Cause as Cause
 from varuna_runtime.spec.generation import Endpoint as Endpoint
 from varuna_runtime.spec.generation import GenerationKind as GenerationKind
@@ -50,6 +50,9 @@ class StartOrder:
     resume_step: int | None
     secrets: dict[str, str] = field(repr=False)
     generation_secret: str = field(repr=False)
+    copies_secret: str = field(default="", repr=False)  # of the job; empty: no copies are kept
+    vaults: tuple[Vault, ...] = ()  # of all nodes that may hold copies of the job
+    buddies: dict[int, tuple[Vault, ...]] = field(default_factory=dict)  # of the ranks here
 
     @property
     def launcher(self) -> LauncherOrder:

@@ -40,9 +40,9 @@ class WorkerClient:
         self._is_heard = False  # the stream is open and may still hold last words
         self._listening = asyncio.ensure_future(self._listen())
 
-    async def prepare(self, order: r.StartOrder, host: str) -> None:
+    async def prepare(self, order: r.StartOrder, host: str, vault_socket: str) -> None:
         """Hand over the plan; the reply is the rank's Prepared report."""
-        request = codec.prepare_request(self._key, order, host)
+        request = codec.prepare_request(self._key, order, host, vault_socket)
 
         async def call() -> None:
             if not await self._is_bound():
