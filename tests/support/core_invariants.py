@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 from varuna_manager.core import departures, pool
-from varuna_manager.core.actions import AnyAction, DrainRanks, StartRanks
+from varuna_manager.core.actions import ActivateRanks, AnyAction, DrainRanks, StartRanks
 from varuna_manager.core.phases import HOLDING, JOB_TRANSITIONS, TERMINAL, JobPhase
 from varuna_manager.core.state import State
+from varuna_runtime.spec.generation import GenerationKind
 
 
 def check(before: State, after: State, actions: Iterable[AnyAction]) -> None:
@@ -21,6 +22,8 @@ def check(before: State, after: State, actions: Iterable[AnyAction]) -> None:
             _check_start(after, action)
         if isinstance(action, DrainRanks):
             _check_drain(after, action)
+        if isinstance(action, ActivateRanks):
+            _check_activate(after, action)
 
 
 def check_nobody_is_kept_too_long(after: State, at_s: float) -> None:
@@ -35,6 +38,8 @@ def _check_jobs(before: State, after: State) -> None:
         new = after.jobs[name]
         assert new.generation >= old.generation
         assert (new.durable_step or 0) >= (old.durable_step or 0)
+        assert new.reached >= max(old.reached, new.durable_step or 0)
+        assert new.kept_generation >= old.kept_generation
         assert old.batch is None or new.batch == old.batch, "the recorded batch shape changed"
         if old.phase in TERMINAL:
             kept = ("phase", "reason", "ended_s", "weights_sha256", "generation", "durable_step")
@@ -71,6 +76,20 @@ def _check_start(after: State, action: StartRanks) -> None:
     assert all(0 <= index < node.slots for index in slots)
     others = [j.job for j in after.iter_open() if j.job != action.job and action.node in j.hosts]
     assert not others, f"node {action.node} still runs {others}"
+
+
+def _check_activate(after: State, action: ActivateRanks) -> None:
+    """All ranks go on from one version, which all of them can load, and never from less than need be."""
+    job = after.jobs[action.job]
+    run = job.run
+    if run is None or run.number != action.generation or run.kind is not GenerationKind.TRAIN:
+        return
+    assert action.resume is not None
+    assert set(run.loadable) == set(run.ranks)
+    assert all(action.resume in found for found in run.loadable.values())
+    newer = [{v for v in found if v > action.resume} for found in run.loadable.values()]
+    assert not set.intersection(*newer), "a newer version could be loaded by all"
+    assert action.resume.step or not job.durable_step, "initial weights though a step was durable"
 
 
 def _check_drain(after: State, action: DrainRanks) -> None:

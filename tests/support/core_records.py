@@ -55,6 +55,21 @@ def job_spec(name: str, **fields: Any) -> JobSpec:
     )
 
 
+def pipeline_for(nodes: Sequence[tuple[str, int]], batch: BatchShape | None = None) -> Plan | Infeasible:
+    """Return a plan of two stages on one slot of each node, an even number of them; else as `plan_for`."""
+    used = sorted(nodes)[: len(nodes) // 2 * 2]
+    if not used:
+        return plan_for(nodes, batch)
+    return Plan(
+        layout=Layout(stages=2, replicas=len(used) // 2),
+        stages=(Stage(first=0, last=1, recompute=False), Stage(first=1, last=2, recompute=False)),
+        schedule=ScheduleKind.ONE_F_ONE_B,
+        batch=batch or BATCH,
+        placement=tuple(Slot(node=node, index=0) for node, _ in used),
+        predicted_step_s=8.0 / len(used),
+    )
+
+
 def plan_for(nodes: Sequence[tuple[str, int]], batch: BatchShape | None = None) -> Plan | Infeasible:
     """Return a data-parallel plan on one slot of each node, at most V of them; a step takes 8 s / D."""
     batch = batch or BATCH

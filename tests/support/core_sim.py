@@ -10,7 +10,7 @@ from varuna_manager.core.state import Job, Node
 from varuna_manager.core.step import replay
 from varuna_runtime.spec.generation import Cause
 
-HOLDABLE = ("find", "profile", "plan", "prepare", "active", "drain", "gone", "warm")
+HOLDABLE = ("find", "profile", "plan", "prepare", "active", "kept", "drain", "gone", "warm")
 
 
 class Sim(AgentLoop):
@@ -136,9 +136,14 @@ class Sim(AgentLoop):
         """Commit steps of the current generation."""
         run = self.state.jobs[job].run
         assert run is not None
+        members = [self.agents[name] for name in run.members]
+        if self.has_vaults and not all(agent.computes(job, run.number) for agent in members):
+            return
         for _ in range(num_steps):
             index = self.steps[job]
             self.steps[job] = index + 1
+            if self.has_vaults and self.keep(job, run.number):
+                self.tell_kept(job, run.number)
             self.feed(
                 e.StepSeen(
                     at_s=self.now_s,
@@ -157,6 +162,20 @@ class Sim(AgentLoop):
         generation = self.state.jobs[job].generation
         at = number if number is not None else self.steps[job]
         self.feed(e.StepDurable(at_s=self.now_s, job=job, generation=generation, step=at))
+
+    def save_failed(self, job: str, reason: str) -> None:
+        """The newest step could not be saved."""
+        generation = self.state.jobs[job].generation
+        self.feed(
+            e.SaveFailed(
+                at_s=self.now_s,
+                job=job,
+                generation=generation,
+                rank=0,
+                step=self.steps[job],
+                reason=reason,
+            )
+        )
 
     def fail(
         self,

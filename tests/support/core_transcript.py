@@ -97,6 +97,16 @@ def _with_numbers(sim: Sim, word: str, args: list[str]) -> None:
             sim.durable(job, int(steps[0]) if steps else None)
         case "fail", [job, rank, cause, *message]:
             sim.fail(job, int(rank), Cause(cause), " ".join(message))
+        case "save-failed", [job, *reason]:
+            sim.save_failed(job, " ".join(reason))
+        case "vaults", []:
+            sim.has_vaults = True
+        case "lose-store", []:
+            sim.has_store = False
+        case "pipelines", []:
+            sim.has_pipelines = True
+        case "urgent-notice", [node, seconds]:
+            sim.notice(node, float(seconds), is_urgent=True)
         case "feasible", [answer]:
             sim.is_feasible = answer == "yes"
         case "submit", [job, *fields]:
@@ -123,11 +133,16 @@ def _describe(action: a.AnyAction) -> str:
         case a.StartRanks():
             ranks = " ".join(map(str, action.ranks))
             resume = "-" if action.resume_step is None else action.resume_step
-            return f"-> Start {action.kind} {_to(action)} ranks {ranks} resume {resume}"
+            return f"-> Start {action.kind} {_to(action)} ranks {ranks} resume {resume}{_copies(action)}"
         case a.WarmNode():
             return f"-> Warm {action.incarnation} {action.job}"
         case a.DrainRanks():
-            return f"-> Drain {_to(action)} within {action.within_s:g} s"
+            where = "" if action.persist else ", in memory"
+            return f"-> Drain {_to(action)} within {action.within_s:g} s{where}"
+        case a.ActivateRanks(resume=version) if version is not None and version.generation:
+            return f"-> Activate {_to(action)} from step {version.step} of g{version.generation}"
+        case a.RetireCopies():
+            return f"-> Retire {action.incarnation} {action.job} before g{action.generation}"
         case a.ActivateRanks() | a.AbortRanks():
             return f"-> {type(action).__name__.removesuffix('Ranks')} {_to(action)}"
         case a.ForgetJob():
@@ -138,6 +153,14 @@ def _describe(action: a.AnyAction) -> str:
             return f"-> raise {passed.subject} {passed.deadline_s:g}"
         case a.RaiseDurable():
             return f"-> raise {type(action.event).__name__}"
+
+
+def _copies(action: a.StartRanks) -> str:
+    vaults = " ".join(vault.node for vault in action.vaults)
+    buddies = " ".join(
+        f"{rank}:{vault.node}" for rank, vaults in sorted(action.buddies.items()) for vault in vaults
+    )
+    return (f", vaults {vaults}" if vaults else "") + (f", buddies {buddies}" if buddies else "")
 
 
 def _to(action: a.StartRanks | a.DrainRanks | a.ActivateRanks | a.AbortRanks) -> str:

@@ -23,23 +23,22 @@ def vaults(state: State, job: Job) -> tuple[Vault, ...]:
     return tuple(_vault(node) for node in nodes if node is not None and _is_open(node))
 
 
-def buddies_on(state: State, job: Job, plan: Plan, node: str) -> dict[int, tuple[Vault, ...]]:
-    """Return, by rank of the plan on `node`, where a copy of its state goes beside its own."""
-    found = _buddies(state, job, plan)
+def buddies_on(state: State, run: Run, node: str) -> dict[int, tuple[Vault, ...]]:
+    """Return, by rank on `node`, where a copy of its state goes beside its own."""
     return {
-        rank: tuple(_vault(state.nodes[name]) for name in found[rank])
-        for rank in plan.ranks_on(node)
-        if found.get(rank)
+        rank: tuple(_vault(state.nodes[name]) for name in run.buddies[rank])
+        for rank in run.plan.ranks_on(node)
+        if run.buddies.get(rank)
     }
 
 
-def _buddies(state: State, job: Job, plan: Plan) -> dict[int, tuple[str, ...]]:
-    domains = {name: state.nodes[name].domain for name in plan.nodes if name in state.nodes}
+def chosen_buddies(state: State, job: Job, plan: Plan) -> dict[int, tuple[str, ...]]:
+    """Return, by rank, the nodes with a vault that keep a copy of its state beside its own."""
+    domains = {name: state.nodes[name].domain for name in plan.nodes}
+    able = _with_vault(state, plan.nodes)
     wanted = buddies(plan, domains, is_shared=job.spec.shard_optimizer)
-    return {
-        rank: tuple(name for name in names if name in state.nodes and state.nodes[name].vault_port)
-        for rank, names in wanted.items()
-    }
+    found = {rank: tuple(name for name in names if name in able) for rank, names in wanted.items()}
+    return {rank: names for rank, names in found.items() if names}
 
 
 def _vault(node: Node) -> Vault:
@@ -57,15 +56,14 @@ def must_persist(state: State, job: Job, run: Run) -> bool:
     """
     usable = {node.node for node in pool.usable(state, job)}
     staying = usable & run.members.keys()
-    return len(usable) < job.spec.nodes.min or not survive(state, job, run.plan, staying)
+    return len(usable) < job.spec.nodes.min or not survive(state, job, run, staying)
 
 
-def survive(state: State, job: Job, plan: Plan, staying: Collection[str]) -> bool:
-    """Return whether the nodes that stay hold all state of the plan's ranks, once it is copied."""
-    chosen = _buddies(state, job, plan)
+def survive(state: State, job: Job, run: Run, staying: Collection[str]) -> bool:
+    """Return whether the nodes that stay hold all state of the run's ranks, once it is copied."""
+    plan, able = run.plan, _with_vault(state, staying)
     holders = {
-        rank: {slot.node, *chosen.get(rank, ())} & set(staying) & _with_vault(state, plan.nodes)
-        for rank, slot in enumerate(plan.placement)
+        rank: {slot.node, *run.buddies.get(rank, ())} & able for rank, slot in enumerate(plan.placement)
     }
     if job.spec.shard_optimizer:
         return all(holders.values())
@@ -85,10 +83,9 @@ def _with_vault(state: State, names: Iterable[str]) -> set[str]:
 def activated(state: State, job: Job, run: Run) -> Job:
     """Return the job with the members of a generation, and its buddies, as holders of what it trains."""
     segments: dict[str, set[int]] = {}
-    chosen = _buddies(state, job, run.plan)
     for rank, slot in enumerate(run.plan.placement):
         stage = run.plan.stages[run.plan.layout.stage_of(rank)]
-        for name in (slot.node, *chosen.get(rank, ())):
+        for name in (slot.node, *run.buddies.get(rank, ())):
             segments.setdefault(name, set()).update(range(stage.first, stage.last))
     holders = dict(job.holders)
     for name in sorted(_with_vault(state, segments)):

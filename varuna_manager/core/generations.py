@@ -90,8 +90,8 @@ def start_training(change: Change, job: Job, plan: Plan) -> None:
     why = f"layout {plan.layout} on {on}, predicted {plan.predicted_step_s:.3g} s a step"
     change.announce(What.PLANNED, why, job=job)
     resume = "the initial weights" if job.durable_step is None else f"step {job.durable_step}"
-    newer = ", or newer in memory" if copies.vaults(change.state, job) else ""
-    change.announce(What.STARTED, f"from {resume}{newer}: {job.reason}", job=job)
+    memory = "memory, or " if copies.vaults(change.state, job) else ""
+    change.announce(What.STARTED, f"from {memory}{resume}: {job.reason}", job=job)
 
 
 def start(change: Change, job: Job, kind: GenerationKind, plan: Plan) -> Job:
@@ -105,6 +105,7 @@ def start(change: Change, job: Job, kind: GenerationKind, plan: Plan) -> Job:
         members={name: change.state.nodes[name].incarnation for name in plan.nodes},
         resume_step=job.durable_step if kind is GenerationKind.TRAIN else None,
         started_s=change.at_s,
+        buddies=copies.chosen_buddies(change.state, job, plan) if kind is GenerationKind.TRAIN else {},
     )
     hosts = {**job.hosts, **{name: Host(generation=number) for name in plan.nodes}}
     touched = job.touched | set(plan.nodes)
@@ -131,7 +132,7 @@ def send_start(change: Change, job: Job, run: Run, node: str) -> None:
             ranks=run.plan.ranks_on(node),
             resume_step=run.resume_step,
             vaults=copies.vaults(change.state, job) if is_training else (),
-            buddies=copies.buddies_on(change.state, job, run.plan, node) if is_training else {},
+            buddies=copies.buddies_on(change.state, run, node),
         )
     )
 

@@ -6,7 +6,7 @@ from varuna_manager.core import copies, failures, generations, policy
 from varuna_manager.core.change import Change
 from varuna_manager.core.state import Job, Run
 from varuna_manager.core.words import What, counted
-from varuna_runtime.spec.copies import Version, newest_common
+from varuna_runtime.spec.copies import newest_common
 from varuna_runtime.spec.generation import Cause, GenerationKind
 
 
@@ -20,25 +20,23 @@ def resume(change: Change, job: Job, run: Run) -> None:
     if job.durable_step and version.step == 0:
         _failed(change, job, f"the store has lost step {job.durable_step}, which was durable")
         return
-    _announce_replay(change, job, version)
+    replayed = max(0, job.reached - version.step)
+    if replayed:
+        least = "" if job.is_reached_exact else "at least "
+        left = f"step {job.reached} was reached, the newest that is left is {copies.worded(version)}"
+        change.announce(What.REPLAYED, f"{least}{replayed_steps(replayed)}: {left}", job=job)
     job = progressed(job, version.step)
     job = copies.activated(change.state, replace(job, is_reached_exact=False), run)
-    activate(change, job, replace(run, resume=version))
+    activate(change, job, replace(run, resume=version, replayed=replayed))
 
 
 def _failed(change: Change, job: Job, message: str) -> None:
     failures.generation_failed(change, job, Cause.START_FAILED, message)
 
 
-def _announce_replay(change: Change, job: Job, version: Version) -> None:
-    """Tell which steps are trained again; what a lost generation did after its newest word is not known."""
-    num_steps = job.reached - version.step
-    if num_steps <= 0:
-        return
-    least = "" if job.is_reached_exact else "at least "
-    again = f"{least}{counted(num_steps, 'committed step')} {'is' if num_steps == 1 else 'are'} replayed"
-    why = f"{again}: step {job.reached} was reached, the newest that is left is {copies.worded(version)}"
-    change.announce(What.REPLAYED, why, job=job)
+def replayed_steps(number: int) -> str:
+    """Return in words that so many steps are trained again."""
+    return f"{counted(number, 'committed step')} {'is' if number == 1 else 'are'} replayed"
 
 
 def activate(change: Change, job: Job, run: Run) -> None:

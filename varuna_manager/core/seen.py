@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
-from varuna_manager.core.actions import AnyAction, RaiseDurable
+from varuna_manager.core import resuming
+from varuna_manager.core.actions import Announce, AnyAction, RaiseDurable
 from varuna_manager.core.deadlines import timers
 from varuna_manager.core.events import BeatSeen, DeadlinePassed, StepSeen, Ticked
 from varuna_manager.core.state import Progress, Seen, State
+from varuna_manager.core.words import What
 
 SMOOTHING = 0.2
 """Weight of the newest step's time in the average that speed and ETA come from."""
@@ -18,6 +20,18 @@ def on_beat(state: State, event: BeatSeen) -> State:
         return state
     beats = {**state.seen.beats, event.node: event.at_s}
     return _with(state, replace(state.seen, beats=beats))
+
+
+def replay(state: State, event: StepSeen) -> tuple[AnyAction, ...]:
+    """Tell how far a generation goes back behind steps heard of, where the core did not know of them."""
+    job, old = state.jobs.get(event.job), state.seen.progress.get(event.job)
+    if job is None or job.is_over or job.run is None or job.run.number != event.generation:
+        return ()
+    if old is None or old.generation >= event.generation or old.step + 1 - event.step <= job.run.replayed:
+        return ()
+    again = resuming.replayed_steps(old.step + 1 - event.step)
+    why = f"{again}: step {old.step + 1} was heard of, it goes on from step {event.step}"
+    return (Announce(what=What.REPLAYED, why=why, job=job.job, generation=job.generation),)
 
 
 def on_step(state: State, event: StepSeen) -> State:
@@ -37,6 +51,7 @@ def on_step(state: State, event: StepSeen) -> State:
         step=event.step,
         loss=event.loss,
         step_s=step_s,
+        recoverable=event.recoverable,
     )
     return _with(state, replace(state.seen, progress={**state.seen.progress, event.job: progress}))
 

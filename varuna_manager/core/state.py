@@ -116,10 +116,12 @@ class Run:
     members: Mapping[str, str]  # node -> incarnation it was started on
     resume_step: int | None
     started_s: float
+    buddies: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by rank: nodes with a copy of it
     endpoints: Mapping[int, Endpoint] = field(default_factory=dict)  # of the prepared ranks
     loadable: Mapping[int, tuple[Version, ...]] = field(default_factory=dict)  # of each prepared rank
     resume: Version | None = None  # what all ranks of a TRAIN generation start from, once it is activated
     is_activated: bool = False
+    replayed: int = 0  # committed steps before it that were announced as trained again
     ready: frozenset[int] = frozenset()
     active: frozenset[int] = frozenset()
     drained: Mapping[int, int] = field(default_factory=dict)  # rank -> step
@@ -236,6 +238,7 @@ class Progress:
     step: int  # index of the newest committed step
     loss: float
     step_s: float  # smoothed
+    recoverable: int | None = None  # committed steps that survive any single loss; None: as durable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,9 @@ def step(state: State, event: AnyEvent) -> tuple[State, tuple[AnyAction, ...]]:
         case BeatSeen():
             return seen.on_beat(state, event), ()
         case StepSeen():
-            return pace.on_step(seen.on_step(state, event), event)
+            replayed = seen.replay(state, event)
+            state, refreshed = pace.on_step(seen.on_step(state, event), event)
+            return state, (*replayed, *refreshed)
         case Ticked():
             return seen.on_tick(state, event)
         case _:

@@ -138,6 +138,7 @@ QUICK = CoreConfig(
     drain_timeout_s=10.0,
     drain_floor_s=1.0,
     drain_guess_s=3.0,
+    keep_timeout_s=4.0,
     abort_timeout_s=5.0,
     failure_backoff_cap_s=4.0,
 )
@@ -213,11 +214,12 @@ def _play(sim: Sim, command: str, name: str) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(COMMANDS, min_size=10, max_size=40))
+@given(st.lists(COMMANDS, min_size=10, max_size=40), st.booleans(), st.booleans())
 def test_whatever_happens_to_the_pool_a_job_ends_well_once_it_is_quiet(
-    commands: list[tuple[str, str]],
+    commands: list[tuple[str, str]], has_vaults: bool, has_pipelines: bool
 ) -> None:
     sim = CheckedSim(QUICK)
+    sim.has_vaults, sim.has_pipelines = has_vaults, has_pipelines
     for name in "abc":
         sim.join(name)
     sim.submit("j")
