@@ -123,7 +123,8 @@ class Ranks:
     def begin_on(self, rank: int, step: int, values: State) -> bool:
         """Begin the save on one rank."""
         segments = stage_segments(self.layout, rank, len(self.model.segments))
-        return self.writers[rank].begin(step, {i: values[i] for i in segments}, trainer_state(step))
+        staging = self.writers[rank].begin(step, {i: values[i] for i in segments}, trainer_state(step))
+        return staging is not None and staging.wait(60.0)
 
     def settle(self) -> list[tuple[Durable | SaveFailed, ...]]:
         """Wait for all outcomes and return each rank's."""
@@ -163,7 +164,7 @@ class GatedStore(ObjectStore):
         self.gate = threading.Event()
         self.is_reached = threading.Event()
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> None:
         """Wait, then put."""
         self.is_reached.set()
         assert self.gate.wait(60.0)

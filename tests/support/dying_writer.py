@@ -55,11 +55,11 @@ class _Pieces:
     def __init__(self, out: BinaryIO, fuse: Fuse) -> None:
         self._out, self._fuse = out, fuse
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> int:
         for start in range(0, len(data), _PIECE_BYTES):
             self._out.write(data[start : start + _PIECE_BYTES])
-            self._out.flush()
             self._fuse.tick()
+        return len(data)
 
 
 def write(root: Path, fuse: Fuse) -> None:

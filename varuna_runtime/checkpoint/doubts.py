@@ -5,11 +5,14 @@ import math
 import re
 from collections.abc import Iterator
 
+from varuna_runtime.checkpoint.headers import LIMIT_BYTES as HEADER_LIMIT_BYTES
 from varuna_runtime.checkpoint.headers import LONGEST_NAME, size_of
+from varuna_runtime.checkpoint.shards import header_bytes, in_order
 from varuna_runtime.spec.errors import CheckpointRefused
 from varuna_runtime.spec.manifest import Manifest, ShardEntry, TrainerState, checkpoint_prefix
 
 LIMIT_BYTES = 64 * 2**20  # of a manifest; one of 100,000 tensors has a quarter of it
+_CHECKSUM = re.compile(r"[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PART = re.compile(r"[0-9]{3,9}\.safetensors")
 
@@ -30,7 +33,7 @@ def _doubts(manifest: Manifest) -> Iterator[str]:
         if entry.key in keys:
             yield f"names {entry.key} twice"
         keys.add(entry.key)
-        if reason := _shard_doubt(entry):
+        if reason := _shard_doubt(entry) or _checksum_doubt(manifest.format, entry):
             yield f"says of {entry.key}: {reason}"
         for tensor in entry.tensors:
             if tensor.name in names:
@@ -46,8 +49,6 @@ def _is_own(manifest: Manifest, entry: ShardEntry) -> bool:
 
 
 def _shard_doubt(entry: ShardEntry) -> str:
-    if not _SHA256.fullmatch(entry.sha256):
-        return "a checksum that is no SHA-256"
     total = 8
     for tensor in entry.tensors:
         if len(tensor.name) > LONGEST_NAME:
@@ -60,6 +61,25 @@ def _shard_doubt(entry: ShardEntry) -> str:
             return f"{tensor.name} has {tensor.num_bytes} bytes, where its shape has {num_bytes}"
         total += num_bytes
     return "" if total <= entry.num_bytes else f"{entry.num_bytes} bytes hold tensors of {total}"
+
+
+def _checksum_doubt(format_: int, entry: ShardEntry) -> str:
+    """Format 1 has a SHA-256 of the whole; later ones say where each tensor is, and its checksum."""
+    if format_ == 1:
+        is_plain = not entry.checksum and not any(t.offset or t.checksum for t in entry.tensors)
+        return "" if is_plain and _SHA256.fullmatch(entry.sha256) else "a checksum that is no SHA-256"
+    if entry.sha256 or not all(
+        map(_CHECKSUM.fullmatch, (entry.checksum, *(t.checksum for t in entry.tensors)))
+    ):
+        return "a checksum that is none"
+    reached = header_bytes(entry)
+    if not 8 <= reached <= HEADER_LIMIT_BYTES:
+        return f"a header of {reached} bytes"
+    for tensor in in_order(entry):
+        if tensor.offset != reached:
+            return f"{tensor.name} at byte {tensor.offset}, where the one before ends at {reached}"
+        reached += tensor.num_bytes
+    return "" if reached == entry.num_bytes else f"{entry.num_bytes} bytes hold tensors up to {reached}"
 
 
 def _trainer_doubts(trainer: TrainerState) -> Iterator[str]:

@@ -36,7 +36,10 @@ DTYPES = {
 }
 """From the format's names of element types to torch's."""
 
-_ITEM_BYTES = {
+CODES = {name: code for code, name in DTYPES.items()}
+"""From torch's names of element types to the format's."""
+
+ITEM_BYTES = {
     "float64": 8,
     "float32": 4,
     "float16": 2,
@@ -56,7 +59,7 @@ _ITEM_BYTES = {
 }
 
 
-Readable = bytes | mmap
+Readable = bytes | mmap | memoryview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,29 +81,32 @@ class Header:
     tensors: tuple[Placed, ...]  # by name
 
 
-def header_of(data: Readable) -> Header:
-    """Return the header of a whole object; CheckpointRefused says what is wrong with it."""
+def header_of(data: Readable, num_bytes: int | None = None) -> Header:
+    """Return the header of an object; CheckpointRefused says what is wrong with it.
+
+    `data` is the whole object, or its begin with all of the header; `num_bytes` then says how long it is.
+    """
     if len(data) < 8:
         raise CheckpointRefused("not a safetensors object: it ends inside its header")
-    begin = 8 + int.from_bytes(data[0:8], "little")
+    begin = 8 + int.from_bytes(bytes(data[0:8]), "little")
     if begin > len(data):
         raise CheckpointRefused("not a safetensors object: it ends inside its header")
     if begin > LIMIT_BYTES:
         raise CheckpointRefused(f"not a safetensors object: a header of {begin} bytes")
-    entries = _entries(data[8:begin])
+    entries = _entries(bytes(data[8:begin]))
     metadata = entries.pop(_METADATA, {})
     tensors = tuple(_placed(name, entries[name], begin) for name in sorted(entries))
-    _refuse_gaps(tensors, begin, len(data))
+    _refuse_gaps(tensors, begin, len(data) if num_bytes is None else num_bytes)
     return Header(metadata=metadata if isinstance(metadata, dict) else {}, tensors=tensors)
 
 
 def size_of(dtype: str, shape: Sequence[object]) -> int:
     """Return the bytes of a tensor; CheckpointRefused when there can be no such tensor."""
-    if dtype not in _ITEM_BYTES:
+    if dtype not in ITEM_BYTES:
         raise CheckpointRefused(f"elements of the unknown type {dtype[:40]!r}")
     if len(shape) > MOST_DIMENSIONS:
         raise CheckpointRefused(f"a tensor of {len(shape)} dimensions")
-    num_bytes = _ITEM_BYTES[dtype]
+    num_bytes = ITEM_BYTES[dtype]
     for length in shape:
         if type(length) is not int or not 0 <= length < 2**63:
             raise CheckpointRefused("a tensor whose shape is none")

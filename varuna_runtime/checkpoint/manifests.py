@@ -4,12 +4,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from varuna_runtime.checkpoint import doubts, shards
+from varuna_runtime.checkpoint import doubts, reading, shards
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import CheckpointRefused, InvalidInput, ObjectExists, ObjectMissing
-from varuna_runtime.spec.manifest import FORMAT, Manifest, checkpoint_prefix, manifest_key
+from varuna_runtime.spec.manifest import FORMAT, READABLE, Manifest, checkpoint_prefix, manifest_key
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.pieces import PieceName
 from varuna_runtime.store import Store
@@ -83,23 +83,34 @@ def read_manifest(store: Store, job: str, step: int) -> Manifest:
         raise CheckpointRefused(f"{key}: there is none") from err
     except InvalidInput as err:
         raise CheckpointRefused(f"{key}: does not parse") from err
-    if manifest.format != FORMAT:
+    if manifest.format not in READABLE:
         raise CheckpointRefused(f"{key}: format {manifest.format}, this version reads {FORMAT}")
     if (manifest.job, manifest.step, manifest.trainer.step) != (job, step, step):
         steps = f"step {manifest.step}, trainer step {manifest.trainer.step}"
         raise CheckpointRefused(f"{key}: is of job {manifest.job[:80]}, {steps}")
     if reason := doubts.doubt(manifest):
         raise CheckpointRefused(f"{key}: {reason}")
+    if manifest.format != 1 and sealed(manifest) != manifest:
+        raise CheckpointRefused(f"{key}: its own checksum is not that of its content")
     return manifest
+
+
+def sealed(manifest: Manifest) -> Manifest:
+    """Return the manifest with the checksum of its content, as `commit` puts it."""
+    return replace(manifest, sha256=canonical.digest(replace(manifest, sha256="")))
 
 
 def check_shards(store: Store, manifest: Manifest) -> None:
     """Read every shard and compare it with the manifest; CheckpointRefused naming the first bad one."""
-    for entry in manifest.shards:
-        try:
-            shards.check(entry, store.get(entry.key))
-        except ObjectMissing as err:
-            raise CheckpointRefused(f"{entry.key}: missing") from err
+    with reading.readers() as submit:
+        for entry in manifest.shards:
+            if not entry.sha256:
+                reading.check_shard(store, entry, submit)
+                continue
+            try:
+                shards.check(entry, store.get(entry.key))
+            except ObjectMissing as err:
+                raise CheckpointRefused(f"{entry.key}: missing") from err
 
 
 def check_model(manifest: Manifest, model: ModelRecord) -> None:
@@ -148,6 +159,7 @@ def commit(store: Store, manifest: Manifest) -> Manifest:
     loadable never made the step durable, so ours takes its place. Idempotent. CheckpointRefused when a shard
     of ours is not in the store.
     """
+    manifest = sealed(manifest)
     check_sizes(manifest, store.sizes(checkpoint_prefix(manifest.job, manifest.step)))
     key, data = manifest_key(manifest.job, manifest.step), canonical.dumps(manifest)
     if len(data) > doubts.LIMIT_BYTES:

@@ -1,4 +1,4 @@
-"""Asynchronous saves of one rank: a bounded stall to copy, then a thread that writes; never two at a time.
+"""Asynchronous saves of one rank: a thread copies beside the training, another writes; never two at a time.
 
 Rank 0 also collects the records of all ranks and puts the manifest. A save that fails is reported and
 forgotten: training goes on and the previous durable step stays the newest.
@@ -6,17 +6,21 @@ forgotten: training goes on and the previous durable step stays the newest.
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import structlog
+from torch import Tensor
 
 from varuna_runtime.checkpoint.assembly import Incomplete, RankRecord, SegmentNames, assemble, segment_names
 from varuna_runtime.checkpoint.exchange import RecordExchange
+from varuna_runtime.checkpoint.images import Image, Images
 from varuna_runtime.checkpoint.manifests import commit
 from varuna_runtime.checkpoint.meeting import Meeting, Outcome
 from varuna_runtime.checkpoint.retention import prune
-from varuna_runtime.checkpoint.shards import ShardLabel, describe
-from varuna_runtime.checkpoint.tensors import HostCopies, SegmentTensors, encode, part_of
+from varuna_runtime.checkpoint.shards import ShardLabel
+from varuna_runtime.checkpoint.staging import Staging, stage
+from varuna_runtime.checkpoint.tensors import SegmentTensors, part_of
 from varuna_runtime.spec.errors import VarunaError
 from varuna_runtime.spec.layout import Layout
 from varuna_runtime.spec.manifest import ShardEntry, TrainerState
@@ -24,6 +28,7 @@ from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.store import Store
 
 _log = structlog.get_logger(__name__)
+_NUM_WRITERS = 2  # so that one shard is written while another is synced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,7 @@ class Durable:
     step: int
     stall_s: float  # how long `begin` held up training on this rank
     elapsed_s: float  # from `begin` to this rank knowing
+    num_bytes: int = 0  # that this rank wrote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +53,7 @@ class SaveFailed:
 class Patience:
     """How long to wait before a save counts as failed."""
 
-    begin_s: float = 1.0  # in `begin`, for the previous save to let go of the host copies
+    begin_s: float = 1.0  # in `begin`, for the previous save to let go of its host memory
     collect_s: float = 300.0  # on rank 0, for the records of the other ranks
     poll_s: float = 0.02  # between two looks at the exchange
 
@@ -56,9 +62,10 @@ class Patience:
 class _Save:
     number: int
     step: int
-    part: SegmentTensors  # host copies
+    images: tuple[Image, ...]  # by segment
     held: tuple[SegmentNames, ...]
     trainer: TrainerState
+    staged: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +73,7 @@ class _Begun:
     step: int
     at_s: float
     stall_s: float
+    num_bytes: int = 0
 
 
 class CheckpointWriter:
@@ -94,7 +102,8 @@ class CheckpointWriter:
         self._job, self._generation, self._rank, self._layout = job, generation, rank, layout
         self._model, self._keep, self._patience = model, keep, patience or Patience()
         self._meeting = Meeting(exchange, world_size=layout.world_size)
-        self._copies = HostCopies()
+        self._images = Images()
+        self._reserving: threading.Thread | None = None
         self._changed = threading.Condition()  # guards everything below
         self._num_begun = 0
         self._save: _Save | None = None
@@ -113,12 +122,26 @@ class CheckpointWriter:
         with self._changed:
             return self._save is not None
 
-    def begin(self, step: int, tensors: SegmentTensors, trainer: TrainerState) -> bool:
-        """Copy this rank's share and return True; the caller may change the tensors at once.
+    def reserve(self, tensors: SegmentTensors) -> None:
+        """Take and touch the memory of the first save ahead, in a thread; `tensors` as for `begin`.
+
+        That costs several times what the copy does. Call it once, before the first save.
+        """
+        part = self._part_of(tensors)
+
+        def run() -> None:
+            for segment, held in sorted(part.items()):
+                self._images.reserve(segment, held)
+
+        self._reserving = threading.Thread(target=run, name=f"checkpoint-{self._rank}-memory", daemon=True)
+        self._reserving.start()
+
+    def begin(self, step: int, tensors: SegmentTensors, trainer: TrainerState) -> Staging | None:
+        """Start to copy this rank's share; the caller changes the tensors only after the staging's `wait`.
 
         To be called on every rank of the generation, for the same step, with all tensors of the rank's stage
         by segment (`param:`, `buffer:` and `optim:` names). Never waits for the store: if the previous save
-        still reads the host copies after a moment, this save fails on all ranks and False is returned.
+        still reads its host memory after a moment, this save fails on all ranks and None is returned.
         """
         number, began_s = self._num_begun, self._clock()
         self._num_begun += 1
@@ -127,20 +150,48 @@ class CheckpointWriter:
             is_free = self._changed.wait_for(lambda: self._save is None, self._patience.begin_s)
         if not is_free:
             self._refuse(number, step, "is still writing the previous checkpoint")
-            return False
-        replica, replicas = self._layout.replica_of(self._rank), self._layout.replicas
-        save = _Save(
+            return None
+        try:
+            save = self._save_of(number, step, tensors, trainer)
+        except (VarunaError, RuntimeError, MemoryError) as err:  # of torch: no memory on the host
+            self._refuse(number, step, f"failed: {err}")
+            return None
+        pairs = [pair for image in save.images for pair in image.pairs]
+        staging = stage(pairs, save.staged.set, name=f"checkpoint-{self._rank}-stage")
+        num_bytes = sum(len(image.memory) for image in save.images)
+        with self._changed:
+            stall_s = self._clock() - began_s
+            self._begun[number] = _Begun(step=step, at_s=began_s, stall_s=stall_s, num_bytes=num_bytes)
+            self._save = save
+            self._changed.notify_all()
+        return staging
+
+    def _save_of(self, number: int, step: int, tensors: SegmentTensors, trainer: TrainerState) -> _Save:
+        if self._reserving is not None:
+            self._reserving.join()
+        return _Save(
             number=number,
             step=step,
-            part=self._copies.take(part_of(tensors, replicas=replicas, replica=replica)),
+            images=tuple(
+                self._images.image(self._label(step, segment), held)
+                for segment, held in sorted(self._part_of(tensors).items())
+            ),
             held=tuple(segment_names(segment, tensors[segment]) for segment in sorted(tensors)),
             trainer=trainer,
         )
-        with self._changed:
-            self._begun[number] = _Begun(step=step, at_s=began_s, stall_s=self._clock() - began_s)
-            self._save = save
-            self._changed.notify_all()
-        return True
+
+    def _part_of(self, tensors: SegmentTensors) -> dict[int, dict[str, Tensor]]:
+        replica = self._layout.replica_of(self._rank)
+        return part_of(tensors, replicas=self._layout.replicas, replica=replica)
+
+    def _label(self, step: int, segment: int) -> ShardLabel:
+        return ShardLabel(
+            job=self._job,
+            step=step,
+            generation=self._generation,
+            segment=segment,
+            part=self._layout.replica_of(self._rank),
+        )
 
     def poll(self) -> tuple[Durable | SaveFailed, ...]:
         """Return what became known since the last call, oldest first; never waits."""
@@ -189,19 +240,14 @@ class CheckpointWriter:
             self._settle(save)
 
     def _write(self, save: _Save) -> RankRecord:
-        entries: list[ShardEntry] = []
-        for segment, tensors in sorted(save.part.items()):
-            label = ShardLabel(
-                job=self._job,
-                step=save.step,
-                generation=self._generation,
-                segment=segment,
-                part=self._layout.replica_of(self._rank),
-            )
-            data = encode(label, tensors)
-            self._store.put(label.key, data)
-            entries.append(describe(data))
-        return self._record(save.step, held=save.held, entries=tuple(entries))
+        """Put all shards and compute their checksums, a few at a time."""
+        save.staged.wait()
+        with ThreadPoolExecutor(_NUM_WRITERS, thread_name_prefix=f"checkpoint-{self._rank}-write") as pool:
+            puts = [pool.submit(self._store.put, image.key, image.memory) for image in save.images]
+            entries = tuple(image.entry() for image in save.images)
+        for put in puts:
+            put.result()
+        return self._record(save.step, held=save.held, entries=entries)
 
     def _settle(self, save: _Save) -> None:
         """On rank 0: wait for all records, commit, tell everybody, then tidy up."""
@@ -280,7 +326,9 @@ class CheckpointWriter:
             self._news.append(
                 SaveFailed(step=begun.step, reason=outcome.failure)
                 if outcome.failure
-                else Durable(step=begun.step, stall_s=begun.stall_s, elapsed_s=elapsed_s)
+                else Durable(
+                    step=begun.step, stall_s=begun.stall_s, elapsed_s=elapsed_s, num_bytes=begun.num_bytes
+                )
             )
             self._changed.notify_all()
 

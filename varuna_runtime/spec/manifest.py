@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-FORMAT = 1
+FORMAT = 2  # 1, which is read as well: one SHA-256 a shard and nothing else
+READABLE = (1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +14,8 @@ class TensorEntry:
     shape: tuple[int, ...]
     dtype: str
     num_bytes: int
+    offset: int = 0  # of its first byte in the object
+    checksum: str = ""  # of its bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +25,9 @@ class ShardEntry:
     key: str
     segment: int
     num_bytes: int
-    sha256: str
-    tensors: tuple[TensorEntry, ...]
+    tensors: tuple[TensorEntry, ...]  # by name
+    checksum: str = ""  # of its header and of the tensors' checksums
+    sha256: str = ""  # in format 1: of the whole object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +104,7 @@ class Manifest:
     model_hash: str
     shards: tuple[ShardEntry, ...]
     trainer: TrainerState
+    sha256: str = ""  # of the manifest without it; not in format 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,11 @@
 """The store on a file system: obstore reads, our own writes, since its LocalStore never calls fsync."""
 
+import errno
+import fcntl
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -14,6 +16,10 @@ from obstore.store import LocalStore
 from varuna_runtime.spec.errors import ObjectMissing, StoreError
 from varuna_runtime.store.objects import ObjectStore, checked, translated
 
+_DIRECT_BYTES = 1 << 20  # from here on a copy in the kernel costs more than it is worth
+_ALIGNMENT = 4096
+_CHUNK_BYTES = 16 << 20
+_MOST_BUFFERS = 1024  # of one call
 _LEFTOVER = re.compile(r".*#\d+")  # a name obstore's LocalStore never lists
 
 
@@ -26,7 +32,12 @@ class FileStore(ObjectStore):
             super().__init__(LocalStore(root))
         self._root = root
 
-    def put(self, key: str, data: bytes) -> None:
+    @property
+    def range_bytes(self) -> int:
+        """See Store."""
+        return 1 << 20
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
         """See Store."""
         self._write(key, lambda out: _write_all(out, data), os.replace)
 
@@ -37,7 +48,16 @@ class FileStore(ObjectStore):
     def put_file(self, key: str, path: Path) -> None:
         """See Store."""
         with path.open("rb") as source:
-            self._write(key, lambda out: shutil.copyfileobj(source, out), os.replace)
+            self._write(key, lambda out: shutil.copyfileobj(source, out, 1 << 20), os.replace)
+
+    def read_into(self, key: str, start: int, into: Sequence[memoryview]) -> int:
+        """See Store."""
+        with translated(key):
+            handle = os.open(self._root / self._existing(key), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return _read_all(handle, start, into)
+            finally:
+                os.close(handle)
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """See Store; obstore fails where a file stands in the place of the folder."""
@@ -89,14 +109,53 @@ def _beside(target: Path) -> Iterator[Path]:
 
 
 def _write_synced(path: Path, fill: Callable[[BinaryIO], None]) -> None:
-    with path.open("xb") as out:
+    with path.open("xb", buffering=0) as out:
         fill(out)
-        out.flush()
         os.fsync(out.fileno())
 
 
-def _write_all(out: BinaryIO, data: bytes) -> None:
-    out.write(data)
+def _write_all(out: BinaryIO, data: bytes | memoryview) -> None:
+    """Write large data past the page cache where the file system and the memory's alignment allow it.
+
+    That saves a copy in the kernel, a tenth of the processor's time is left, and is no slower on any disk
+    tried: writes through the cache are held up at times until older ones are on disk.
+    """
+    rest = memoryview(data)
+    if len(rest) >= _DIRECT_BYTES:
+        rest = rest[_write_direct(out.fileno(), rest[: len(rest) - len(rest) % _ALIGNMENT]) :]
+    while rest:
+        rest = rest[out.write(rest) :]
+
+
+def _write_direct(handle: int, data: memoryview) -> int:
+    """Return how much was written; nothing, if the file system or the address forbids it."""
+    flags = fcntl.fcntl(handle, fcntl.F_GETFL)
+    num_written = 0
+    try:
+        fcntl.fcntl(handle, fcntl.F_SETFL, flags | os.O_DIRECT)
+        while num_written < len(data) and num_written % _ALIGNMENT == 0:
+            num_written += os.write(handle, data[num_written : num_written + _CHUNK_BYTES])
+    except OSError as err:
+        if err.errno != errno.EINVAL:
+            raise
+    finally:
+        fcntl.fcntl(handle, fcntl.F_SETFL, flags)
+    return num_written
+
+
+def _read_all(handle: int, start: int, into: Sequence[memoryview]) -> int:
+    """Fill the buffers; return the bytes read."""
+    rest, num_read = [view for view in into if view], 0
+    while rest:
+        got = os.preadv(handle, rest[:_MOST_BUFFERS], start + num_read)
+        if not got:
+            break
+        num_read += got
+        while rest and got >= len(rest[0]):
+            got -= len(rest.pop(0))
+        if rest and got:
+            rest[0] = rest[0][got:]
+    return num_read
 
 
 def _make_folder(folder: Path) -> None:

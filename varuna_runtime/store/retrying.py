@@ -1,6 +1,6 @@
 """The one place that retries a store: bounded, with back-off and jitter, only what another try can mend."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -34,7 +34,12 @@ class RetryingStore:
         self._inner = inner
         self._policy = policy or RetryPolicy()
 
-    def put(self, key: str, data: bytes) -> None:
+    @property
+    def range_bytes(self) -> int:
+        """See Store."""
+        return self._inner.range_bytes
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
         """See Store."""
         self._retried(lambda _: self._inner.put(key, data))
 
@@ -61,6 +66,14 @@ class RetryingStore:
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See Store."""
         return self._retried(lambda _: self._inner.get_range(key, start, length))
+
+    def read_into(self, key: str, start: int, into: Sequence[memoryview]) -> int:
+        """See Store."""
+        return self._retried(lambda _: self._inner.read_into(key, start, into))
+
+    def distrust(self, key: str) -> bool:
+        """See Store."""
+        return self._inner.distrust(key)
 
     def get_file(self, key: str, path: Path) -> None:
         """See Store."""

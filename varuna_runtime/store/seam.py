@@ -1,6 +1,6 @@
 """The object store as the rest of the code sees it: whole objects under keys; knows no vendor."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -13,8 +13,12 @@ class Store(Protocol):
     An instance may be shared by threads, but not with a forked child: open it after the fork.
     """
 
-    def put(self, key: str, data: bytes) -> None:
-        """Write the object, replacing an older one; a reader sees either whole."""
+    @property
+    def range_bytes(self) -> int:
+        """How much one `read_into` should ask for: more costs no fewer requests, or leaves the cache."""
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        """Write the object, replacing an older one; a reader sees either whole. Nothing is copied."""
 
     def put_if_absent(self, key: str, data: bytes) -> None:
         """Write the object unless there is one (ObjectExists); of several racing writers one wins."""
@@ -27,6 +31,15 @@ class Store(Protocol):
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """Return `length` bytes from `start`, fewer at the end of the object; ObjectMissing."""
+
+    def read_into(self, key: str, start: int, into: Sequence[memoryview]) -> int:
+        """Fill the buffers one after the other with what the object holds from `start` on; ObjectMissing.
+
+        Returns the bytes read, less than asked for only at the end of the object.
+        """
+
+    def distrust(self, key: str) -> bool:
+        """Forget a nearer copy of an object, which turned out to be damaged; return whether there was one."""
 
     def get_file(self, key: str, path: Path) -> None:
         """Write the object to a file, streamed; the caller checks what it got. ObjectMissing."""

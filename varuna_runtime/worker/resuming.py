@@ -1,7 +1,7 @@
 """Which checkpoint a rank starts from; never initial weights where there is, or was, a durable step."""
 
 from varuna_runtime.checkpoint import read_manifest, scan
-from varuna_runtime.checkpoint.tensors import iter_shards
+from varuna_runtime.checkpoint.tensors import iter_tensors
 from varuna_runtime.spec.errors import CheckpointRefused
 from varuna_runtime.spec.manifest import Manifest
 from varuna_runtime.spec.model import ModelRecord
@@ -52,5 +52,7 @@ class Resumption:
         return found.manifest
 
     def _load(self, manifest: Manifest) -> None:
-        shards = iter_shards(self._store, manifest, self._engine.needed_segments)
-        self._engine.load_pieces((tensors for _, tensors in shards), manifest.trainer)
+        live = {n: t for held in self._engine.state().segments.values() for n, t in held.items()}
+        targets = {name: tensor for name, tensor in live.items() if not name.startswith("optim:")}
+        pieces = iter_tensors(self._store, manifest, self._engine.needed_segments, targets)
+        self._engine.load_pieces((tensors for _, tensors in pieces), manifest.trainer)

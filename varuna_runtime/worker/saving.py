@@ -71,7 +71,9 @@ class Saver:
         state = self._engine.state()
         self._begun_step = self._engine.step
         self._policy.begun(step=self._begun_step, now_s=self._clock())
-        self._writer.begin(self._begun_step, state.segments, state.trainer)
+        staging = self._writer.begin(self._begun_step, state.segments, state.trainer)
+        if staging is not None:
+            staging.wait()
 
     def poll(self) -> None:
         """Hear of saves that ended."""

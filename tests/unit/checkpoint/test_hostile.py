@@ -13,9 +13,12 @@ from hypothesis import given, settings
 
 from tests.support.checkpoints import State, equal, model_record, saved
 from varuna_runtime.checkpoint import Scan, complete_steps, read_manifest, scan
+from varuna_runtime.checkpoint.checksums import chained, checksum
+from varuna_runtime.checkpoint.manifests import sealed
 from varuna_runtime.checkpoint.tensors import load_segments
-from varuna_runtime.spec.errors import CheckpointRefused
-from varuna_runtime.spec.manifest import checkpoint_prefix, manifest_key
+from varuna_runtime.spec import canonical
+from varuna_runtime.spec.errors import CheckpointRefused, InvalidInput
+from varuna_runtime.spec.manifest import Manifest, checkpoint_prefix, manifest_key
 from varuna_runtime.store import Store, open_store
 
 MODEL = model_record()
@@ -68,6 +71,14 @@ def text(value: Json) -> bytes:
     return json.dumps(value).encode()
 
 
+def sealed_text(document: Json) -> bytes:
+    """The manifest with a checksum of its own that is right, if it is one at all."""
+    try:
+        return canonical.dumps(sealed(canonical.loads(Manifest, text(document))))
+    except InvalidInput:
+        return text(document)
+
+
 def at(*path: str | int, put: Json) -> Change:
     """Return a change of one place of a document."""
 
@@ -92,7 +103,7 @@ MANIFESTS: dict[str, Change] = {
     "another step": at("step", put=OLD),
     "a negative step": at("step", put=-NEW),
     "a step beyond all numbers": at("step", put=10**400),
-    "another format": at("format", put=2),
+    "another format": at("format", put=3),
     "a negative generation": at("generation", put=-1),
     "another model": at("model_hash", put="0" * 64),
     "a key that leads out": at("shards", 0, "key", put=f"{PREFIX}/g1/s00000-../../../secret.safetensors"),
@@ -101,8 +112,17 @@ MANIFESTS: dict[str, Change] = {
     "a key of nothing": at("shards", 0, "key", put=f"{PREFIX}/g1/s00000-007.safetensors"),
     "a shard of a terabyte": at("shards", 0, "num_bytes", put=10**12),
     "a shard of less than nothing": at("shards", 0, "num_bytes", put=-1),
-    "no checksum": at("shards", 0, "sha256", put=""),
-    "the checksum of nothing": at("shards", 0, "sha256", put=hashlib.sha256(b"").hexdigest()),
+    "an earlier format": at("format", put=1),
+    "the checksum of an earlier format": at("shards", 0, "sha256", put=hashlib.sha256(b"").hexdigest()),
+    "no checksum": at("shards", 0, "checksum", put=""),
+    "the checksum of nothing": at("shards", 0, "checksum", put=checksum(memoryview(b""))),
+    "no checksum of a tensor": at("shards", 0, "tensors", 0, "checksum", put=""),
+    "a checksum of another tensor": lambda d: at(
+        "shards", 0, "tensors", 0, "checksum", put=d["shards"][0]["tensors"][1]["checksum"]
+    )(d),
+    "an offset before the object": at("shards", 0, "tensors", 0, "offset", put=-8),
+    "an offset behind the object": at("shards", 0, "tensors", 0, "offset", put=2**62),
+    "an offset in the header": at("shards", 0, "tensors", 0, "offset", put=8),
     "a negative segment": at("shards", 0, "segment", put=-1),
     "a segment that is another": at("shards", 0, "segment", put=1),
     "one shard twice": same_shard_twice,
@@ -130,7 +150,7 @@ MANIFESTS: dict[str, Change] = {
 @pytest.mark.parametrize("change", [pytest.param(c, id=name) for name, c in MANIFESTS.items()])
 def test_a_hostile_manifest_is_refused(change: Change) -> None:
     store, document = two_steps()
-    store.put(KEY, text(change(document)))
+    store.put(KEY, sealed_text(change(document)))
     found = refused_or_whole(store)
     assert found.manifest is not None
     assert found.manifest.step == OLD
@@ -180,14 +200,32 @@ def test_what_only_looks_like_a_step_is_none(key: str) -> None:
     assert scan(store, "job", verify=True, model=MODEL).refusals == ()
 
 
-def with_shard(data: bytes) -> Store:
-    """A store whose manifest agrees with a shard of these bytes in size and checksum."""
+def with_shard(data: bytes, format_: int) -> Store:
+    """A store whose manifest agrees with a shard of these bytes in size, places and checksum."""
     store, document = two_steps()
-    entry = document["shards"][0]
-    entry["num_bytes"], entry["sha256"] = len(data), hashlib.sha256(data).hexdigest()
-    store.put(entry["key"], data)
-    store.put(KEY, text(document))
+    document["format"] = format_
+    for entry in document["shards"]:
+        held = data if entry is document["shards"][0] else store.get(entry["key"])
+        entry["num_bytes"] = len(held)
+        if format_ == 1:
+            entry["sha256"], entry["checksum"] = hashlib.sha256(held).hexdigest(), ""
+        else:
+            _point(entry, held)
+        for tensor in entry["tensors"] if format_ == 1 else ():
+            tensor["offset"], tensor["checksum"] = 0, ""
+    store.put(document["shards"][0]["key"], data)
+    store.put(KEY, text(document | {"sha256": ""}) if format_ == 1 else sealed_text(document))
     return store
+
+
+def _point(entry: Json, data: bytes) -> None:
+    """Let an entry say the truth about a shard with another header."""
+    begin = min(8 + int.from_bytes(data[:8], "little"), len(data))
+    old = min(tensor["offset"] for tensor in entry["tensors"])
+    for tensor in entry["tensors"]:
+        tensor["offset"] += begin - old
+    header = memoryview(data)[:begin]
+    entry["checksum"] = chained((checksum(header), *(tensor["checksum"] for tensor in entry["tensors"])))
 
 
 def shard_parts() -> tuple[Json, bytes]:
@@ -239,10 +277,12 @@ HEADERS: dict[str, Change] = {
 }
 
 
+@pytest.mark.parametrize("format_", [1, 2])
 @pytest.mark.parametrize("change", [pytest.param(c, id=name) for name, c in HEADERS.items()])
-def test_a_hostile_header_is_refused_though_its_checksum_is_right(change: Change) -> None:
+def test_a_hostile_header_is_refused_though_its_checksum_is_right(change: Change, format_: int) -> None:
     header, body = shard_parts()
-    assert refused_or_whole(with_shard(packed(change(header), body))).refusals
+    assert refused_or_whole(with_shard(packed(header, body), format_)).refusals == ()
+    assert refused_or_whole(with_shard(packed(change(header), body), format_)).refusals
 
 
 @pytest.mark.parametrize(
@@ -261,8 +301,9 @@ def test_a_hostile_header_is_refused_though_its_checksum_is_right(change: Change
         pytest.param(b"PK\x03\x04" + b"\0" * 100, id="a zip of pickles"),
     ],
 )
-def test_bytes_that_are_no_shard_are_refused_though_their_checksum_is_right(data: bytes) -> None:
-    store = with_shard(data)
+@pytest.mark.parametrize("format_", [1, 2])
+def test_bytes_that_are_no_shard_are_refused_whatever_their_checksum(data: bytes, format_: int) -> None:
+    store = with_shard(data, format_)
     tracemalloc.start()
     found = refused_or_whole(store)
     assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
@@ -294,17 +335,18 @@ def test_a_manifest_with_any_values_is_refused_or_harmless(data: st.DataObject) 
     for _ in range(data.draw(st.integers(1, 2))):
         path = data.draw(st.sampled_from(sorted(places(document), key=repr)))
         document = at(*path, put=data.draw(NASTY))(document)
-    store.put(KEY, text(document))
+    store.put(KEY, sealed_text(document))
     refused_or_whole(store)
 
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_header_with_any_values_is_refused_or_harmless(data: st.DataObject) -> None:
+    format_ = data.draw(st.sampled_from([1, 2]))
     header, body = shard_parts()
     path = data.draw(st.sampled_from(sorted(places(header), key=repr)))
     header = at(*path, put=data.draw(NASTY))(header)
-    refused_or_whole(with_shard(packed(header, body)))
+    refused_or_whole(with_shard(packed(header, body), format_))
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,11 +1,13 @@
 """The newest complete step is found whatever else lies in the store."""
 
+import hashlib
 from dataclasses import replace
 
 import pytest
 
-from tests.support.checkpoints import equal, model_record, saved
+from tests.support.checkpoints import equal, model_record, saved, state
 from varuna_runtime.checkpoint import Scan, commit, complete_steps, newest_complete, read_manifest, scan
+from varuna_runtime.checkpoint.manifests import sealed
 from varuna_runtime.checkpoint.tensors import load_segments
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import CheckpointRefused
@@ -27,7 +29,22 @@ def manifest(store: Store, step: int) -> Manifest:
 
 def overwrite(store: Store, at: int, /, **changes: object) -> None:
     changed = replace(manifest(store, at), **changes)  # type: ignore[arg-type]
-    store.put(manifest_key("job", at), canonical.dumps(changed))
+    store.put(manifest_key("job", at), canonical.dumps(sealed(changed)))
+
+
+def as_format_1(store: Store, step: int) -> None:
+    """Rewrite a step as an earlier version wrote it."""
+    old = [
+        replace(
+            entry,
+            checksum="",
+            sha256=hashlib.sha256(store.get(entry.key)).hexdigest(),
+            tensors=tuple(replace(tensor, offset=0, checksum="") for tensor in entry.tensors),
+        )
+        for entry in manifest(store, step).shards
+    ]
+    plain = replace(manifest(store, step), format=1, shards=tuple(old), sha256="")
+    store.put(manifest_key("job", step), canonical.dumps(plain))
 
 
 def step_of(found: Scan) -> int | None:
@@ -114,7 +131,8 @@ def test_t18_a_manifest_that_names_another_steps_shards_is_refused(store: Store)
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"format": 2}, "format 2"),
+        ({"format": 3}, "format 3"),
+        ({"format": 1}, "no SHA-256"),
         ({"job": "other"}, "of job other"),
         ({"step": 19}, "step 19"),
         ({"generation": 9}, "not of its step and generation"),
@@ -179,3 +197,41 @@ def test_jobs_do_not_see_each_other(store: Store) -> None:
     saved(store, 90, job="job-2")
     assert complete_steps(store, "job") == (10, 20)
     assert complete_steps(store, "job-2") == (90,)
+
+
+def test_every_changed_byte_of_a_manifest_is_noticed(store: Store) -> None:
+    good, wanted = store.get(manifest_key("job", 20)), manifest(store, 20)
+    for index in range(0, len(good), 7):
+        changed = bytearray(good)
+        changed[index] ^= 0x01
+        store.put(manifest_key("job", 20), bytes(changed))
+        found = scan(store, "job", verify=False).manifest
+        assert found is not None
+        assert found.step == 10 or found == wanted  # where the name of a default value changed
+
+
+def test_a_step_of_the_first_format_is_read_and_verified(store: Store) -> None:
+    as_format_1(store, 20)
+    found = scan(store, "job", verify=True, model=model_record())
+    assert found.manifest is not None
+    assert (found.manifest.step, found.manifest.format) == (20, 1)
+    assert equal(load_segments(store, found.manifest, [0, 1], "cpu"), state(model_record(), 20))
+    key = found.manifest.shards[0].key
+    data = bytearray(store.get(key))
+    data[-1] ^= 1
+    store.put(key, bytes(data))
+    assert step_of(scan(store, "job", verify=True)) == 10
+    with pytest.raises(CheckpointRefused, match="SHA-256"):
+        load_segments(store, found.manifest, [found.manifest.shards[0].segment], "cpu")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"num_bytes": 8}, {"dtype": "float12"}, {"shape": (-4, -3)}, {"offset": 4000}, {"checksum": ""}],
+)
+def test_an_entry_that_contradicts_itself_is_refused(store: Store, changes: dict[str, object]) -> None:
+    first, *others = manifest(store, 20).shards
+    large = max(first.tensors, key=lambda tensor: tensor.num_bytes)
+    lying = [replace(t, **changes) if t is large else t for t in first.tensors]  # type: ignore[arg-type]
+    overwrite(store, 20, shards=(replace(first, tensors=tuple(lying)), *others))
+    assert step_of(scan(store, "job", verify=False)) == 10

@@ -46,8 +46,8 @@ def test_the_right_bytes_pass() -> None:
         (b"", "0 bytes"),
         (data()[:-1], "bytes, wanted"),
         (data() + b"\0", "bytes, wanted"),
-        (data(fill=2.0), "SHA-256"),
-        (data(ShardLabel(job="job", step=8, generation=2, segment=3, part=1)), "SHA-256"),
+        (data(fill=2.0), "checksum"),
+        (data(ShardLabel(job="job", step=8, generation=2, segment=3, part=1)), "checksum"),
     ],
 )
 def test_other_bytes_are_refused_by_key(bad: bytes, reason: str) -> None:

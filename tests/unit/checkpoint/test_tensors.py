@@ -1,18 +1,40 @@
 """Who writes which tensor, and loading at another layout."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
 import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
 from obstore.store import MemoryStore
+from safetensors.torch import load as decode
 
 from tests.support.checkpoints import Ranks, equal, model_record, saved, state
 from varuna_runtime.checkpoint import newest_complete, read_manifest
-from varuna_runtime.checkpoint.tensors import HostCopies, load_segments, part_of
+from varuna_runtime.checkpoint.images import Image, Images
+from varuna_runtime.checkpoint.manifests import check_shards
+from varuna_runtime.checkpoint.shards import ShardLabel, describe
+from varuna_runtime.checkpoint.tensors import encode, iter_tensors, load_segments, part_of
 from varuna_runtime.spec.errors import CheckpointRefused
 from varuna_runtime.spec.layout import Layout
+from varuna_runtime.spec.manifest import Manifest
 from varuna_runtime.store import Store, open_store
 from varuna_runtime.store.objects import ObjectStore
+
+LABEL = ShardLabel(job="job", step=7, generation=2, segment=3, part=1)
+
+
+def read_of(store: Store) -> Manifest:
+    saved(store, 1)
+    return read_manifest(store, "job", 1)
+
+
+def filled(image: Image) -> Image:
+    for target, source in image.pairs:
+        target.copy_(source)
+    return image
 
 
 @pytest.fixture
@@ -68,9 +90,9 @@ def test_only_the_shards_of_the_segments_asked_for_are_read() -> None:
     class Counting(ObjectStore):
         reads: list[str] = []
 
-        def get(self, key: str) -> bytes:
+        def read_into(self, key: str, start: int, into: Sequence[memoryview]) -> int:
             self.reads.append(key)
-            return super().get(key)
+            return super().read_into(key, start, into)
 
     store = Counting(MemoryStore())
     saved(store, 1)
@@ -103,15 +125,79 @@ def test_a_damaged_shard_is_refused_by_key(store: Store) -> None:
         load_segments(store, manifest, [0], "cpu")
 
 
-def test_host_copies_are_reused_and_independent_of_the_source() -> None:
-    source, copies = torch.arange(6.0).reshape(2, 3), HostCopies()
-    first = copies.take({0: {"param:w": source.t()}})[0]["param:w"]
+def test_an_image_is_taken_again_and_independent_of_the_source() -> None:
+    source, images = torch.arange(6.0).reshape(2, 3), Images()
+    first = filled(images.image(LABEL, {"param:w": source.t()}))
     source.zero_()
-    assert first.tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
-    assert copies.take({0: {"param:w": source.t()}})[0]["param:w"] is first
+    assert decode(bytes(first.memory))["param:w"].tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+    again = filled(images.image(LABEL, {"param:w": source.t()}))
+    assert again.pairs[0][0].data_ptr() == first.pairs[0][0].data_ptr()
+    assert not decode(bytes(first.memory))["param:w"].any()
 
 
-def test_host_copies_follow_a_changed_shape() -> None:
-    copies = HostCopies()
-    copies.take({0: {"param:w": torch.zeros(2)}})
-    assert copies.take({0: {"param:w": torch.ones(3)}})[0]["param:w"].tolist() == [1.0, 1.0, 1.0]
+def test_an_image_follows_a_changed_shape() -> None:
+    images = Images()
+    filled(images.image(LABEL, {"param:w": torch.zeros(2)}))
+    image = filled(images.image(LABEL, {"param:w": torch.ones(3)}))
+    assert decode(bytes(image.memory))["param:w"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_an_image_lies_in_what_was_reserved_for_it() -> None:
+    images, tensors = Images(), {f"param:w{i}": torch.ones(1000 + i) for i in range(50)}
+    images.reserve(LABEL.segment, tensors)
+    reserved = images._kept[LABEL.segment]
+    assert filled(images.image(LABEL, tensors)).memory.obj is not None
+    assert images._kept[LABEL.segment] is reserved
+
+
+def test_tensors_are_read_into_what_is_like_them(store: Store) -> None:
+    wanted = saved(store, 1)
+    alike, strided = torch.zeros(4, 3), torch.zeros(8)[::2]
+    targets = {"param:0.w0": alike, "param:0.w1": torch.zeros(3).double(), "buffer:0.count": strided}
+    found: dict[str, torch.Tensor] = {}
+    for _, tensors in iter_tensors(store, read_manifest(store, "job", 1), [0], targets):
+        found |= tensors
+    assert equal({0: found}, {0: wanted[0]})
+    assert found["param:0.w0"] is alike
+    assert [name for name, tensor in found.items() if any(tensor is t for t in targets.values())] == [
+        "param:0.w0"
+    ]
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 40 << 20])
+def test_tensors_of_any_size_come_back(store: Store, num_bytes: int) -> None:
+    tensors = {
+        "param:a": torch.arange(num_bytes, dtype=torch.int32).to(torch.uint8),
+        "param:b": torch.arange(3.0).bfloat16(),
+        "param:c": torch.tensor(2.0, dtype=torch.float64),
+    }
+    data = encode(LABEL, tensors)
+    store.put(LABEL.key, data)
+    manifest = replace(read_of(store), shards=(describe(data),))
+    assert equal(load_segments(store, manifest, [3], "cpu"), {3: tensors})
+    assert equal({3: decode(data)}, {3: tensors})
+    check_shards(store, manifest)
+
+
+def test_a_flipped_bit_anywhere_in_a_large_shard_is_refused_by_name(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}")
+    tensors = {"param:a": torch.ones(1_000_000), "param:b": torch.ones(10)}
+    data = bytearray(encode(LABEL, tensors))
+    manifest = replace(read_of(store), shards=(describe(bytes(data)),))
+    entry = manifest.shards[0]
+    for index, name in (
+        (20, "its header"),
+        (4096, "param:a"),
+        (3_000_000, "param:a"),
+        (-1, "param:b"),
+    ):
+        data[index] ^= 1
+        store.put(LABEL.key, bytes(data))
+        with pytest.raises(CheckpointRefused, match=f"{entry.key}: the checksum of {name}"):
+            load_segments(store, manifest, [3], "cpu")
+        with pytest.raises(CheckpointRefused, match=f"{entry.key}: the checksum of {name}"):
+            check_shards(store, manifest)
+        data[index] ^= 1
+    store.put(LABEL.key, bytes(data[:-1]))
+    with pytest.raises(CheckpointRefused, match=f"{entry.key}: ends at byte"):
+        load_segments(store, manifest, [3], "cpu")

@@ -40,7 +40,7 @@ class FailingStore(ObjectStore):
 
     is_failing = True
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> None:
         if self.is_failing:
             raise StoreError("no space left")
         super().put(key, data)
