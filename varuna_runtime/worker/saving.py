@@ -1,18 +1,20 @@
 """When to save, and one rank's saves through a training; the writing itself is `checkpoint.writer`."""
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from varuna_runtime.checkpoint.pacing import PRIOR_MTBF_S, SHORTEST_S, SaveCost, interval_s
+from varuna_runtime.checkpoint.staging import Staging
 from varuna_runtime.checkpoint.writer import CheckpointWriter, Durable, SaveFailed
 from varuna_runtime.spec.errors import StoreError
 from varuna_runtime.worker.engine import RankEngine
 
-FIRST_S = 2.0
-STALL_FACTOR = 20.0  # at most 5% of the time is spent standing still for saves
-ELAPSED_FACTOR = 5.0  # and a save's background work fills at most a fifth
+ATTEMPTS = 24  # of a save that must not fail: about ten minutes of waiting, and the store's own retries
 _FLUSH_S = 600.0
-_ATTEMPTS = 3
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,7 +24,9 @@ class SavePolicy:
     interval_steps: int | Literal["auto"]
     last_step: int
     last_s: float
-    wait_s: float = FIRST_S
+    mtbf_s: float = PRIOR_MTBF_S
+    wait_s: float = SHORTEST_S
+    cost: SaveCost = field(default_factory=SaveCost)
 
     def is_due(self, *, step: int, now_s: float) -> bool:
         """`step` is the number of committed steps once the running one is committed."""
@@ -36,7 +40,7 @@ class SavePolicy:
 
     def learnt(self, saved: Durable) -> None:
         """Adapt the pace to what a save costs."""
-        self.wait_s = max(FIRST_S, STALL_FACTOR * saved.stall_s, ELAPSED_FACTOR * saved.elapsed_s)
+        self.wait_s = interval_s(cost_s=self.cost.end(), elapsed_s=saved.elapsed_s, mtbf_s=self.mtbf_s)
 
 
 class Saver:
@@ -50,14 +54,20 @@ class Saver:
         *,
         clock: Callable[[], float],
         on_durable: Callable[[int], None],
+        on_failed: Callable[[SaveFailed], None] = lambda news: None,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._engine = engine
         self._writer = writer
         self._policy = policy
         self._clock = clock
         self._on_durable = on_durable
+        self._on_failed = on_failed
+        self._pause = pause
         self._durable_step = -1
         self._begun_step = -1
+        self._polled_s: float | None = None
+        self._is_saving = False
         self._last_failure = ""
 
     @property
@@ -67,17 +77,36 @@ class Saver:
         return self._policy.is_due(step=step, now_s=self._clock()) and not self._writer.busy
 
     def begin(self) -> None:
-        """Save the committed steps in the background."""
+        """Save the committed steps in the background; the engine waits before it changes what is copied."""
+        began_s = self._clock()
         state = self._engine.state()
         self._begun_step = self._engine.step
-        self._policy.begun(step=self._begun_step, now_s=self._clock())
+        self._policy.begun(step=self._begun_step, now_s=began_s)
         staging = self._writer.begin(self._begun_step, state.segments, state.trainer)
+        self._is_saving = True
+        self._policy.cost.stalled(self._clock() - began_s)
         if staging is not None:
-            staging.wait()
+            copied = staging
+            self._engine.before_change(lambda: self._await(copied))
+
+    def _await(self, staging: Staging) -> None:
+        began_s = self._clock()
+        staging.wait()
+        self._policy.cost.stalled(self._clock() - began_s)
 
     def poll(self) -> None:
-        """Hear of saves that ended."""
+        """Hear of saves that ended; called after every step."""
+        now_s = self._clock()
+        if self._polled_s is None:
+            self._writer.reserve(self._engine.state().segments)
+        else:
+            self._policy.cost.step(now_s - self._polled_s, is_saving=self._is_saving)
+        self._polled_s = now_s
+        self._hear()
+
+    def _hear(self) -> None:
         for news in self._writer.poll():
+            self._is_saving = False
             match news:
                 case Durable():
                     self._durable_step = max(self._durable_step, news.step)
@@ -85,24 +114,33 @@ class Saver:
                     self._on_durable(news.step)
                 case SaveFailed():
                     self._last_failure = news.reason
+                    self._policy.cost.end()
+                    self._on_failed(news)
                     print(f"varuna: step {news.step} was not saved: {news.reason}", flush=True)  # noqa: T201
 
-    def settle(self) -> None:
-        """Make the committed steps durable before returning; raises StoreError when that cannot be done."""
+    def settle(self, attempts: int = ATTEMPTS) -> None:
+        """Make the committed steps durable before returning; raises StoreError when that cannot be done.
+
+        All ranks try equally often, with equal pauses: a store that is away for minutes is waited for.
+        """
         self._flush()
-        for _ in range(_ATTEMPTS):
+        wait_s = _FIRST_WAIT_S
+        for attempt in range(attempts):
             if self._durable_step == self._engine.step:
                 return
+            if attempt:
+                self._pause(wait_s)
+                wait_s = min(2.0 * wait_s, _LONGEST_WAIT_S)
             self.begin()
             self._flush()
         if self._durable_step != self._engine.step:
             step, reason = self._engine.step, self._last_failure
-            raise StoreError(f"step {step} could not be saved in {_ATTEMPTS} attempts: {reason}")
+            raise StoreError(f"step {step} could not be saved in {attempts} attempts: {reason}")
 
     def _flush(self) -> None:
         if not self._writer.flush(_FLUSH_S):
             raise StoreError(f"a save took longer than {_FLUSH_S:g} s")
-        self.poll()
+        self._hear()
 
     def close(self) -> None:
         """Let the writer's thread end."""

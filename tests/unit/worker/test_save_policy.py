@@ -13,6 +13,8 @@ def test_auto_waits_in_proportion_to_what_a_save_costs() -> None:
     policy = SavePolicy(interval_steps="auto", last_step=0, last_s=10.0)
     assert not policy.is_due(step=1, now_s=11.9)
     assert policy.is_due(step=1, now_s=12.0)
+    policy.mtbf_s = 100.0
+    policy.cost.stalled(0.5)
     policy.learnt(Durable(step=1, stall_s=0.5, elapsed_s=1.0))
     policy.begun(step=1, now_s=12.0)
     assert not policy.is_due(step=2, now_s=21.9)
