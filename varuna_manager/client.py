@@ -63,6 +63,8 @@ class JobStatus:
     weights_sha256: str
     user: str
     morphs: int
+    recoverable_step: int  # survives any single loss; at least `durable_step`
+    durable_at: float  # when durable_step was heard of; 0: never
 
     @property
     def is_over(self) -> bool:
@@ -73,6 +75,16 @@ class JobStatus:
     def has_succeeded(self) -> bool:
         """Whether it reached its last step."""
         return self.state == JobPhase.SUCCEEDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """What a node's memory may hold of one generation of a job."""
+
+    job: str
+    generation: int
+    segments: tuple[int, ...]
+    step: int  # the newest that is known to be complete; negative: none is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +103,7 @@ class NodeStatus:
     notices: str
     pid: int
     pool: str  # empty: of no pool whose provider lists it
+    copies: tuple[Copies, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,6 +408,8 @@ def _record(kind: type[R], message: _Message) -> R:
     values = {f.name: getattr(message, f.name) for f in fields(kind)}  # type: ignore[arg-type]
     if kind is TokenStatus:
         values["kind"] = pb.TokenKind.Name(values["kind"])
-    for name in {"ranks", "warnings"} & values.keys():
+    if "copies" in values:
+        values["copies"] = tuple(_record(Copies, each) for each in values["copies"])
+    for name in {"ranks", "warnings", "segments"} & values.keys():
         values[name] = tuple(values[name])
     return kind(**values)

@@ -15,12 +15,17 @@ def job_document(job: JobStatus) -> dict[str, Any]:
         "samples_per_s": job.samples_per_s if job.samples_per_s > 0 else None,
         "eta_s": job.eta_s if job.eta_s >= 0 and not job.is_over else None,
         "ended_at": job.ended_at if job.ended_at > 0 else None,
+        "durable_at": job.durable_at if job.durable_at > 0 else None,
     }
 
 
 def node_document(node: NodeStatus) -> dict[str, Any]:
     """Return one node."""
-    return asdict(node) | {"notice_in_s": node.notice_in_s if node.notice_in_s >= 0 else None}
+    copies = [asdict(held) | {"step": held.step if held.step >= 0 else None} for held in node.copies]
+    return asdict(node) | {
+        "notice_in_s": node.notice_in_s if node.notice_in_s >= 0 else None,
+        "copies": copies,
+    }
 
 
 def pool_document(pool: PoolStatus) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from varuna_manager.cli.documents import node_document
 from varuna_manager.cli.options import examples, json_option, manager_option
 from varuna_manager.cli.output import console, print_json, seconds
 from varuna_manager.cli.tables import table
-from varuna_manager.client import NodeStatus
+from varuna_manager.client import Copies, NodeStatus
 
 
 @click.command(epilog=examples("varuna nodes"))
@@ -38,7 +38,7 @@ def node_table(found: tuple[NodeStatus, ...]) -> RenderableType:
     """Return the nodes as a table."""
     if not found:
         return "no nodes; `varuna pools` shows who lends some, and `varuna up -n 4` starts local ones"
-    columns = ("NODE", "STATE", ">SLOTS", "DEVICE", "JOB", "RANKS", "VANISHES IN", ">PID", "REASON")
+    columns = ("NODE", "STATE", ">SLOTS", "DEVICE", "JOB", "RANKS", "VANISHES IN", "COPIES", ">PID", "REASON")
     rows = [_row(node) for node in sorted(found, key=lambda n: n.node)]
     if len({node.pool for node in found}) <= 1:
         return table(columns, rows)
@@ -50,4 +50,20 @@ def node_table(found: tuple[NodeStatus, ...]) -> RenderableType:
 def _row(node: NodeStatus) -> tuple[object, ...]:
     ranks = ",".join(str(rank) for rank in node.ranks)
     notice = seconds(node.notice_in_s) if node.notice_in_s >= 0 else ""
-    return node.node, node.state, node.slots, node.device_kind, node.job, ranks, notice, node.pid, node.reason
+    copies = ", ".join(held_text(held) for held in node.copies)
+    head = (node.node, node.state, node.slots, node.device_kind, node.job, ranks, notice)
+    return (*head, copies, node.pid, node.reason)
+
+
+def held_text(held: Copies) -> str:
+    """Return e.g. `0-3,7@5/120`: segments, generation and newest complete step."""
+    step = held.step if held.step >= 0 else "-"
+    return f"{runs(held.segments)}@{held.generation}/{step}"
+
+
+def runs(numbers: tuple[int, ...]) -> str:
+    """Return ascending numbers with neighbours drawn together, e.g. `0-3,7`."""
+    ends = [i for i, n in enumerate(numbers) if i + 1 == len(numbers) or numbers[i + 1] != n + 1]
+    starts = [0, *(end + 1 for end in ends[:-1])]
+    pairs = [(numbers[first], numbers[last]) for first, last in zip(starts, ends, strict=False)]
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)

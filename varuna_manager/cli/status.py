@@ -15,6 +15,7 @@ from varuna_manager.cli.output import console, day, minute, print_json, seconds
 from varuna_manager.cli.progress import full_reason, shown_reason
 from varuna_manager.cli.tables import table
 from varuna_manager.client import JobStatus
+from varuna_manager.clock import wall_s
 from varuna_manager.core.words import counted
 from varuna_runtime.spec.errors import InvalidInput
 
@@ -43,7 +44,7 @@ def status(job: str | None, *, watch: bool, as_json: bool, manager: str | None) 
         documents = [job_document(each) for each in found]
         print_json(documents[0] if job else documents)
     else:
-        console().print(_details(found[0]) if job else _overview(found))
+        console().print(_details(found[0], wall_s()) if job else _overview(found))
     return 0
 
 
@@ -93,12 +94,12 @@ def _row(job: JobStatus) -> tuple[object, ...]:
     )
 
 
-def _details(job: JobStatus) -> RenderableType:
+def _details(job: JobStatus, now_s: float) -> RenderableType:
     lines: list[tuple[str, object]] = [
         ("job", job.job),
         ("state", job.state),
         ("why", full_reason(job)),
-        ("step", _steps(job)),
+        ("step", steps_text(job, now_s)),
         ("loss", f"{job.loss:.6f}" if job.step else ""),
         ("speed", f"{job.samples_per_s:.1f} samples/s" if job.samples_per_s > 0 else ""),
         ("time left", seconds(job.eta_s) if job.eta_s >= 0 and not job.is_over else ""),
@@ -111,13 +112,26 @@ def _details(job: JobStatus) -> RenderableType:
     return table(("", ""), [(name, value) for name, value in lines if value != ""])
 
 
-def _steps(job: JobStatus) -> str:
+def steps_text(job: JobStatus, now_s: float) -> str:
+    """Return how many steps are committed, how many are in a checkpoint, and what a loss would cost."""
     parts = [f"{job.step} of {job.num_steps}"]
     if job.step and not job.has_succeeded:
-        parts.append(f"a checkpoint holds {job.durable_step}")
+        parts += [_durable(job, now_s), _recoverable(job)]
     if job.replayed_steps:
         parts.append(f"{counted(job.replayed_steps, 'step')} done again after a loss")
     return ", ".join(parts)
+
+
+def _durable(job: JobStatus, now_s: float) -> str:
+    age = f", {seconds(now_s - job.durable_at)} old" if job.durable_at > 0 and not job.is_over else ""
+    return f"a checkpoint holds {job.durable_step}{age}"
+
+
+def _recoverable(job: JobStatus) -> str:
+    behind = job.step - job.recoverable_step
+    return (
+        f"{counted(behind, 'step')} would be lost with a node" if behind else "no loss of one node costs any"
+    )
 
 
 def _ended(job: JobStatus) -> str:

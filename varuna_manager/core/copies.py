@@ -133,6 +133,34 @@ def is_needed(state: State, node: str) -> bool:
     )
 
 
+# --- what is known of their steps, for people ------------------------------------------------------------
+
+
+def recoverable_step(state: State, job: Job) -> int:
+    """Return how many committed steps survive any single loss, as far as was heard."""
+    steps = [job.durable_step or 0, *(newest_step(state, job, g) for g in (job.generation, _source(job)))]
+    return max(steps)
+
+
+def newest_step(state: State, job: Job, generation: int) -> int:
+    """Return the newest step that copies of the generation are known to be complete for; -1 for none."""
+    progress, run = state.seen.progress.get(job.job), job.run
+    known = [-1]
+    if progress is not None and progress.generation == generation and progress.recoverable is not None:
+        known.append(progress.recoverable)
+    if run is not None and run.resume is not None and run.resume.generation == generation:
+        known.append(run.resume.step)
+    if job.stopped_generation == generation:
+        known.append(job.reached)
+    return max(known)
+
+
+def _source(job: Job) -> int:
+    """Return the generation whose copies the next one, or the one under way, goes on from."""
+    resume = job.run.resume if job.run else None
+    return job.stopped_generation if resume is None else resume.generation
+
+
 # --- versions ------------------------------------------------------------------------------------------
 
 

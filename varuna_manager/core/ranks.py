@@ -157,7 +157,15 @@ def _all_stopped(change: Change, job: Job, run: Run) -> None:
         step = max(run.drained.values(), default=job.durable_step or 0)
         where = "in memory" if run.is_kept else "durable"
         change.announce(What.DRAINED, f"at step {step}, {where}: {job.reason}", job=job)
-        job = generations.drain_took(change, replace(job, is_reached_exact=True), run)
+        job = generations.drain_took(
+            change,
+            replace(
+                job,
+                is_reached_exact=True,
+                stopped_generation=run.number if run.is_kept else job.stopped_generation,
+            ),
+            run,
+        )
         generations.begin(change, generations.stop(change, job), job.reason)
 
 

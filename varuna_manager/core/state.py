@@ -204,6 +204,7 @@ class Job:
     save_failed_announced_s: float = 0.0
     reached: int = 0  # newest committed step that was told durably: durable, kept, drained or resumed from
     is_reached_exact: bool = False  # nothing was committed beyond it
+    stopped_generation: int = 0  # the newest that left its last step in memory
     holders: Mapping[str, tuple[Holding, ...]] = field(default_factory=dict)  # by node, generations ascending
     kept_generation: int = 0  # newest whose state is in safe places
     keep_by_s: float | None = None  # until when copies of older generations are needed without its word

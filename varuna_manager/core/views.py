@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from varuna_manager.core import departures
+from varuna_manager.core import copies, departures
 from varuna_manager.core.phases import GONE, JobPhase
 from varuna_manager.core.pool import holder, spare_reason, waiting_reason
 from varuna_manager.core.state import Job, Node, Progress, State
@@ -15,7 +15,7 @@ UNKNOWN_S = -1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """One job as a person sees it; times are Unix seconds, `ended_at` is 0 while it is not over."""
+    """One job as a person sees it; times are Unix seconds, those of what has not happened yet are 0."""
 
     job: str
     name: str
@@ -37,6 +37,18 @@ class JobView:
     spec: JobSpec
     batch: BatchShape | None
     morphs: int
+    recoverable_step: int
+    durable_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiesView:
+    """What a node's memory may hold of one generation of a job; `step` is negative while none is complete."""
+
+    job: str
+    generation: int
+    segments: tuple[int, ...]
+    step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +67,7 @@ class NodeView:
     notices: str
     pid: int
     pool: str
+    copies: tuple[CopiesView, ...]
 
 
 def job_views(state: State) -> tuple[JobView, ...]:
@@ -89,6 +102,8 @@ def job_view(state: State, job: Job) -> JobView:
         spec=job.spec,
         batch=job.batch,
         morphs=job.morphs,
+        recoverable_step=min(step, copies.recoverable_step(state, job)),
+        durable_at=job.durable_s or 0.0,
     )
 
 
@@ -115,6 +130,21 @@ def _node_view(state: State, node: Node, now_s: float) -> NodeView:
         notices=node.notices,
         pid=node.pid,
         pool=node.pool,
+        copies=_copies(state, node),
+    )
+
+
+def _copies(state: State, node: Node) -> tuple[CopiesView, ...]:
+    return tuple(
+        CopiesView(
+            job=job.job,
+            generation=held.generation,
+            segments=held.segments,
+            step=copies.newest_step(state, job, held.generation),
+        )
+        for job in state.iter_open()
+        for held in job.holders.get(node.node, ())
+        if not node.is_gone
     )
 
 

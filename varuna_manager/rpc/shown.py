@@ -33,6 +33,8 @@ def job_status(view: JobView, totals: StepTotals | None) -> client_pb2.JobStatus
         job_json=canonical.dumps(view.spec),
         batch_json=b"" if view.batch is None else canonical.dumps(view.batch),
         morphs=view.morphs,
+        recoverable_step=view.recoverable_step,
+        durable_at=view.durable_at,
     )
 
 
@@ -51,6 +53,7 @@ def node_status(view: NodeView, pool: str) -> client_pb2.NodeStatus:
         notices=view.notices,
         pid=view.pid,
         pool=pool or view.pool,
+        copies=[client_pb2.Copies(**asdict(held)) for held in view.copies],
     )
 
 

@@ -7,7 +7,15 @@ import pytest
 
 from tests.unit.cli.test_shown import RUNNING
 from varuna_manager.cli.documents import job_document, node_document, plan_document, pool_document
-from varuna_manager.client import EventRecord, JobStatus, NodeStatus, PlanReport, PoolStatus, StepRecord
+from varuna_manager.client import (
+    Copies,
+    EventRecord,
+    JobStatus,
+    NodeStatus,
+    PlanReport,
+    PoolStatus,
+    StepRecord,
+)
 from varuna_runtime.spec.layout import Infeasible
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "user-guide" / "cli.md").read_text()
@@ -52,7 +60,14 @@ def test_what_a_new_job_does_not_know_is_null() -> None:
         "samples_per_s",
         "eta_s",
         "ended_at",
+        "durable_at",
     ]
+
+
+def test_copies_of_which_no_step_is_known_have_none() -> None:
+    copies = (Copies(job="j", generation=5, segments=(0, 1), step=-1),)
+    found = node_document(dataclasses.replace(NODE, copies=copies))
+    assert found["copies"] == [{"job": "j", "generation": 5, "segments": (0, 1), "step": None}]
 
 
 def test_a_job_that_is_over_has_no_time_left() -> None:

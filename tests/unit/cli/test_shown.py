@@ -5,11 +5,13 @@ import math
 
 import pytest
 
+from varuna_manager.cli.nodes import held_text
 from varuna_manager.cli.output import finite, seconds
 from varuna_manager.cli.plain import plain
 from varuna_manager.cli.progress import event_line, full_reason, progress_line
+from varuna_manager.cli.status import steps_text
 from varuna_manager.cli.tables import table
-from varuna_manager.client import EventRecord, JobStatus
+from varuna_manager.client import Copies, EventRecord, JobStatus
 from varuna_runtime.spec.amounts import size
 
 RUNNING = JobStatus(
@@ -32,6 +34,8 @@ RUNNING = JobStatus(
     weights_sha256="",
     user="me",
     morphs=1,
+    recoverable_step=50,
+    durable_at=0.0,
 )
 
 
@@ -113,3 +117,25 @@ def test_who_is_soon_to_leave_is_told_where_there_is_room() -> None:
     assert full_reason(leaving) == leaving.reason
     assert "soon to leave" not in progress_line(leaving)
     assert full_reason(dataclasses.replace(leaving, state="SUCCEEDED")) == ""
+
+
+@pytest.mark.parametrize(
+    ("segments", "step", "text"),
+    [((0, 1, 2, 7), 120, "0-2,7@5/120"), ((3,), -1, "3@5/-")],
+)
+def test_copies_are_segments_at_a_generation_and_step(
+    segments: tuple[int, ...], step: int, text: str
+) -> None:
+    assert held_text(Copies(job="j", generation=5, segments=segments, step=step)) == text
+
+
+@pytest.mark.parametrize(
+    ("recoverable", "text"),
+    [
+        (50, "50 of 200, a checkpoint holds 40, 30 s old, no loss of one node costs any"),
+        (48, "50 of 200, a checkpoint holds 40, 30 s old, 2 steps would be lost with a node"),
+    ],
+)
+def test_a_status_says_how_old_the_checkpoint_is_and_what_a_loss_costs(recoverable: int, text: str) -> None:
+    job = dataclasses.replace(RUNNING, recoverable_step=recoverable, durable_at=70.0)
+    assert steps_text(job, 100.0) == text

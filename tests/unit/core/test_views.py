@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from tests.support.core_sim import Sim
+from varuna_manager.core import events as e
 from varuna_manager.core.phases import JobPhase
-from varuna_manager.core.views import JobView, NodeView, job_views, node_views
+from varuna_manager.core.views import CopiesView, JobView, NodeView, job_views, node_views
 
 
 def _job(sim: Sim, name: str) -> JobView:
@@ -111,3 +114,44 @@ def test_spare_nodes_say_why_they_are_not_used(sim: Sim) -> None:
     sim.join("c")
     assert _node(sim, "g").reason == "spare: job j is pinned to cpu:avx2 (exactness: bitwise)"
     assert _node(sim, "c").reason == "spare: the plan of job j does not use it"
+
+
+def _with_copies() -> Sim:
+    sim = Sim()
+    sim.has_vaults = sim.has_pipelines = True
+    sim.join("a")
+    sim.join("b")
+    sim.submit("j")
+    sim.train("j", 3)
+    return sim
+
+
+def test_recoverable_is_what_the_ranks_say_and_never_less_than_durable() -> None:
+    sim = _with_copies()
+    sim.durable("j", 1)
+    assert _job(sim, "j").recoverable_step == 1
+    sim.feed(replace(_step(sim, 3), recoverable=4))
+    assert _job(sim, "j").recoverable_step == 4
+    sim.feed(replace(_step(sim, 4), recoverable=3))
+    sim.durable("j", 5)
+    assert _job(sim, "j").recoverable_step == 5
+
+
+def test_a_node_shows_whose_copies_it_may_hold() -> None:
+    sim = _with_copies()
+    sim.feed(replace(_step(sim, 3), recoverable=4))
+    (held,) = _node(sim, "a").copies
+    assert held == CopiesView(job="j", generation=2, segments=(0, 1), step=4)
+
+
+def _step(sim: Sim, step: int) -> e.StepSeen:
+    return e.StepSeen(
+        at_s=sim.now_s,
+        job="j",
+        generation=sim.job("j").generation,
+        step=step,
+        loss=1.0,
+        samples=32,
+        step_s=0.5,
+        loss_hex="0x1p0",
+    )

@@ -73,7 +73,7 @@ class JobsReply(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "name", "state", "reason", "generation", "layout", "nodes", "step", "durable_step", "num_steps", "loss", "samples_per_s", "eta_s", "submitted_at", "ended_at", "replayed_steps", "weights_sha256", "user", "job_json", "batch_json", "morphs")
+    __slots__ = ("job", "name", "state", "reason", "generation", "layout", "nodes", "step", "durable_step", "num_steps", "loss", "samples_per_s", "eta_s", "submitted_at", "ended_at", "replayed_steps", "weights_sha256", "user", "job_json", "batch_json", "morphs", "recoverable_step", "durable_at")
     JOB_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +95,8 @@ class JobStatus(_message.Message):
     JOB_JSON_FIELD_NUMBER: _ClassVar[int]
     BATCH_JSON_FIELD_NUMBER: _ClassVar[int]
     MORPHS_FIELD_NUMBER: _ClassVar[int]
+    RECOVERABLE_STEP_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_AT_FIELD_NUMBER: _ClassVar[int]
     job: str
     name: str
     state: str
@@ -116,7 +118,9 @@ class JobStatus(_message.Message):
     job_json: bytes
     batch_json: bytes
     morphs: int
-    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., generation: _Optional[int] = ..., layout: _Optional[str] = ..., nodes: _Optional[int] = ..., step: _Optional[int] = ..., durable_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., loss: _Optional[float] = ..., samples_per_s: _Optional[float] = ..., eta_s: _Optional[float] = ..., submitted_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., replayed_steps: _Optional[int] = ..., weights_sha256: _Optional[str] = ..., user: _Optional[str] = ..., job_json: _Optional[bytes] = ..., batch_json: _Optional[bytes] = ..., morphs: _Optional[int] = ...) -> None: ...
+    recoverable_step: int
+    durable_at: float
+    def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., generation: _Optional[int] = ..., layout: _Optional[str] = ..., nodes: _Optional[int] = ..., step: _Optional[int] = ..., durable_step: _Optional[int] = ..., num_steps: _Optional[int] = ..., loss: _Optional[float] = ..., samples_per_s: _Optional[float] = ..., eta_s: _Optional[float] = ..., submitted_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., replayed_steps: _Optional[int] = ..., weights_sha256: _Optional[str] = ..., user: _Optional[str] = ..., job_json: _Optional[bytes] = ..., batch_json: _Optional[bytes] = ..., morphs: _Optional[int] = ..., recoverable_step: _Optional[int] = ..., durable_at: _Optional[float] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("job",)
@@ -229,7 +233,7 @@ class NodesReply(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node", "state", "reason", "incarnation", "slots", "device_kind", "job", "ranks", "notice_in_s", "notices", "pid", "pool")
+    __slots__ = ("node", "state", "reason", "incarnation", "slots", "device_kind", "job", "ranks", "notice_in_s", "notices", "pid", "pool", "copies")
     NODE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +246,7 @@ class NodeStatus(_message.Message):
     NOTICES_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
     node: str
     state: str
     reason: str
@@ -254,7 +259,20 @@ class NodeStatus(_message.Message):
     notices: str
     pid: int
     pool: str
-    def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., incarnation: _Optional[str] = ..., slots: _Optional[int] = ..., device_kind: _Optional[str] = ..., job: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., notice_in_s: _Optional[float] = ..., notices: _Optional[str] = ..., pid: _Optional[int] = ..., pool: _Optional[str] = ...) -> None: ...
+    copies: _containers.RepeatedCompositeFieldContainer[Copies]
+    def __init__(self, node: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., incarnation: _Optional[str] = ..., slots: _Optional[int] = ..., device_kind: _Optional[str] = ..., job: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., notice_in_s: _Optional[float] = ..., notices: _Optional[str] = ..., pid: _Optional[int] = ..., pool: _Optional[str] = ..., copies: _Optional[_Iterable[_Union[Copies, _Mapping]]] = ...) -> None: ...
+
+class Copies(_message.Message):
+    __slots__ = ("job", "generation", "segments", "step")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    generation: int
+    segments: _containers.RepeatedScalarFieldContainer[int]
+    step: int
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., segments: _Optional[_Iterable[int]] = ..., step: _Optional[int] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
     __slots__ = ("job", "with_profile", "objective", "losses_per_node_s", "burst_weights")
