@@ -47,6 +47,7 @@ class Kind(IntEnum):
     TENSORS = 0
     GOODBYE = 1  # the sender leaves in peace
     ABORT = 2  # a rank failed; one tensor of bytes says which and why
+    BEAT = 3  # the sender lives; nothing more
 
 
 class Slab(NamedTuple):  # these two are made and hashed with every message, which a dataclass is slow at

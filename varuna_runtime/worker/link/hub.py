@@ -8,6 +8,7 @@ from socket import socket
 from torch import Tensor
 
 from varuna_runtime.worker.link.frames import Kind
+from varuna_runtime.worker.link.pulse import Traffic
 from varuna_runtime.worker.link.sockets import tune
 from varuna_runtime.worker.link.stream import Arrival, Stream
 
@@ -48,6 +49,15 @@ class Hub:
     def is_busy(self) -> bool:
         """Whether a message is on its way in either direction."""
         return self.has_backlog or any(stream.is_receiving for stream in self._streams.values())
+
+    def traffic(self) -> dict[int, Traffic]:
+        """Return what each connection has carried."""
+        return {peer: Traffic(s.num_received(), s.num_queued) for peer, s in self._streams.items()}
+
+    def beat(self, peer: int) -> None:
+        """Tell a peer that this rank lives, unless it has not taken what was sent before."""
+        if peer not in self._writing:
+            self._queue(peer, "", (), Kind.BEAT)
 
     def send(
         self,

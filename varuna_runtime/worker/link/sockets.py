@@ -46,6 +46,11 @@ def unacknowledged(sock: socket.socket) -> int:
     return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
+def unread(sock: socket.socket) -> int:
+    """Return how many bytes have come that nobody has read (SIOCINQ, tcp(7))."""
+    return int.from_bytes(fcntl.ioctl(sock, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 def _may_have(option: int, num_bytes: int) -> bool:
     """Whether the kernel grants so large a buffer; a smaller one is worse than its own choice."""
     with socket.socket() as probe:

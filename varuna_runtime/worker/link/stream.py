@@ -19,7 +19,7 @@ from varuna_runtime.worker.link.frames import (
     describe,
     encode,
 )
-from varuna_runtime.worker.link.sockets import unacknowledged, wake_at
+from varuna_runtime.worker.link.sockets import unacknowledged, unread, wake_at
 
 _STAGE_BYTES = 64 << 10  # a small message is read in one go
 _MAX_PARTS = 64  # in one call
@@ -55,6 +55,7 @@ class Stream:
         self._unfilled: deque[memoryview] = deque()
         self._wake_bytes = 1
         self._num_read = 0  # in this go
+        self._num_received = 0  # bytes, ever
 
     @property
     def has_backlog(self) -> bool:
@@ -76,6 +77,10 @@ class Stream:
     def num_arrived(self) -> int:
         """Return how many of the bytes ever queued are in the peer's hands, or its kernel's."""
         return self._num_pushed - unacknowledged(self.sock)
+
+    def num_received(self) -> int:
+        """Return how many bytes ever came, those included that are still to be read."""
+        return self._num_received + unread(self.sock)
 
     def forget_queued(self) -> None:
         """Drop the messages of which nothing was sent."""
@@ -187,6 +192,7 @@ class Stream:
         if not count:
             raise ConnectionError("it closed the connection")
         self._num_read += count
+        self._num_received += count
         return count
 
     def _wake_at(self, num_bytes: int) -> None:

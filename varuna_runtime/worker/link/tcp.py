@@ -19,6 +19,7 @@ from varuna_runtime.worker.link.frames import Kind
 from varuna_runtime.worker.link.handshake import Identity
 from varuna_runtime.worker.link.hub import Hub, News
 from varuna_runtime.worker.link.meeting import Address, meet
+from varuna_runtime.worker.link.pulse import LOOK_S, Pulse, Silence
 from varuna_runtime.worker.link.stream import Arrival
 
 CLOSE_TIMEOUT_S = 10.0
@@ -27,13 +28,31 @@ _IDLE_LOOK_S = 0.010
 _BUSY_LOOK_S = 0.001  # while a message is on its way
 
 
+def _untold(_: object) -> None:
+    """Nobody wants to know."""
+
+
 class TcpLink:
     """The link of one rank to its peers, for tensors in host memory."""
 
-    def __init__(self, rank: int, connections: Mapping[int, socket]) -> None:
-        """Own these connected sockets, one for each peer."""
+    def __init__(
+        self,
+        rank: int,
+        connections: Mapping[int, socket],
+        *,
+        on_silence: Callable[[Silence], None] = _untold,
+        on_fault: Callable[[Fault], None] = _untold,
+    ) -> None:
+        """Own these connected sockets, one for each peer.
+
+        `on_silence` hears of peers that fall silent and of those heard again, `on_fault` of the first fault;
+        both from any thread, and they may not use the link.
+        """
         self._rank = rank
+        self._on_silence = on_silence
+        self._on_fault = on_fault
         self._hub = Hub(connections)
+        self._pulse = Pulse(connections, clock.now_s())
         self._inbox: dict[tuple[int, str], deque[Arrival]] = defaultdict(deque)
         self._left: set[int] = set()  # said goodbye
         self._fault: Fault | None = None
@@ -55,9 +74,12 @@ class TcpLink:
         peers: Collection[int],
         *,
         timeout_s: float = 60.0,
+        on_silence: Callable[[Silence], None] = _untold,
+        on_fault: Callable[[Fault], None] = _untold,
     ) -> "TcpLink":
         """Connect with `peers`, each of which calls this too; see `meet`."""
-        return cls(me.rank, meet(me, listener, addresses, peers, timeout_s=timeout_s))
+        connections = meet(me, listener, addresses, peers, timeout_s=timeout_s)
+        return cls(me.rank, connections, on_silence=on_silence, on_fault=on_fault)
 
     @property
     def rank(self) -> int:
@@ -97,7 +119,7 @@ class TcpLink:
         """Move bytes until a message or a fault came since the first poll that found none; then poll anew."""
         with self._moving:
             while self._num_events == self._missed_at:
-                self._move(None)
+                self._move(LOOK_S)
             self._missed_at = None
 
     def meanwhile(self, work: Callable[[], None]) -> None:
@@ -167,15 +189,29 @@ class TcpLink:
 
     # --- with the lock held ----------------------------------------------------------------------------
 
-    def _move(self, timeout_s: float | None) -> None:
+    def _move(self, timeout_s: float) -> None:
         for peer, news in self._hub.move(timeout_s):
             self._hear(peer, news)
+        self._look(clock.now_s())
+
+    def _look(self, now_s: float) -> None:
+        """Send the beats that are due, and tell who fell silent; after a fault, that is of no interest."""
+        if self._fault is not None or not self._pulse.is_due(now_s):
+            return
+        present = {peer: seen for peer, seen in self._hub.traffic().items() if peer not in self._left}
+        look = self._pulse.look(now_s, present)
+        for peer in look.due:
+            self._hub.beat(peer)
+        for change in look.changes:
+            self._on_silence(change)
 
     def _move_until(self, is_done: Callable[[], bool], deadline_s: float) -> None:
         while not is_done() and (left_s := deadline_s - clock.now_s()) > 0:
             self._move(left_s)
 
     def _hear(self, peer: int, news: News) -> None:
+        if not isinstance(news, Exception) and news.description.kind is Kind.BEAT:
+            return
         if isinstance(news, Exception):
             if peer not in self._left:
                 self._fail(lost(peer, news))
@@ -196,6 +232,7 @@ class TcpLink:
         self._hub.forget_queued()
         for peer in set(self._hub.peers) - self._left:
             self._hub.send(peer, "", (to_tensor(fault),), Kind.ABORT)
+        self._on_fault(fault)
 
 
 def _fault_in(arrival: Arrival, peer: int) -> Fault:
