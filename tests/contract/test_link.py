@@ -1,7 +1,8 @@
 """What every Link promises, checked on the in-memory one, on torch.distributed and on our own connections."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from socket import socket
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.link.dist import DistLink
 from varuna_runtime.worker.link.group import form_group, host_store, join_store
 from varuna_runtime.worker.link.handshake import Identity
+from varuna_runtime.worker.link.meeting import meet
 from varuna_runtime.worker.link.memory import MemoryLink, MemoryNetwork
 from varuna_runtime.worker.link.sockets import listen
 from varuna_runtime.worker.link.tcp import TcpLink
@@ -38,20 +40,46 @@ def in_memory() -> Pair:
     return network.link(0), network.link(1)
 
 
-def over_tcp() -> Pair:
-    listener = listen("127.0.0.1")
-    addresses = {1: ("127.0.0.1", listener.getsockname()[1])}
+def over_gloo_beside() -> Pair:
+    """As where there are GPUs: a group, and connections of our own beside it."""
+    store = host_store("127.0.0.1")
+    connect = meeting()
 
     def join(rank: int) -> Link:
-        me = Identity(job="j", generation=1, rank=rank, secret="s")
-        return TcpLink.join(me, listener if rank else None, addresses, [1 - rank])
+        mine = store if rank == 0 else join_store("127.0.0.1", store.port)
+        beside = connect(rank)
+        group = form_group(rank=rank, world_size=2, host="127.0.0.1", store=mine, generation=1, timeout_s=60)
+        return DistLink(group, [1 - rank], beside)
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(join, range(2))
     return first, second
 
 
-@pytest.fixture(params=[in_memory, over_gloo, over_tcp])
+def meeting() -> Callable[[int], dict[int, socket]]:
+    """Return what each of two ranks calls for its connection with the other."""
+    listener = listen("127.0.0.1")
+    addresses = {1: ("127.0.0.1", listener.getsockname()[1])}
+
+    def connect(rank: int) -> dict[int, socket]:
+        me = Identity(job="j", generation=1, rank=rank, secret="s")
+        return meet(me, listener if rank else None, addresses, [1 - rank], timeout_s=60)
+
+    return connect
+
+
+def over_tcp() -> Pair:
+    connect = meeting()
+
+    def join(rank: int) -> Link:
+        return TcpLink(rank, connect(rank))
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(join, range(2))
+    return first, second
+
+
+@pytest.fixture(params=[in_memory, over_gloo, over_gloo_beside, over_tcp])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     links: Pair = request.param()
     yield links

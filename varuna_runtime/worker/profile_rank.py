@@ -41,7 +41,7 @@ class ProfileRank:
     def activate(self, endpoints: list[common_pb2.Endpoint]) -> None:
         """Agree on the plan, then join the group."""
         self._group.meet(endpoints)
-        self._link.attach(self._group.join(self._device))
+        self._link.attach(self._group.join(self._device, on_silence=self._progress.peer_silent))
 
     def run(self) -> LastWord:
         """Measure; only rank 0 has a profile to tell."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from varuna_runtime.wire.v1 import common_pb2, worker_pb2
 from varuna_runtime.worker import clock
+from varuna_runtime.worker.link.pulse import Silence
 
 _BEAT_S = 0.3
 _LAST_WORDS = ("drained", "finished", "failed")
@@ -44,6 +45,11 @@ class Progress:
         with self._changed:
             self._step, self._step_since_s = done.step + 1, None
         self.tell(worker_pb2.WorkerProgress(step=done))
+
+    def peer_silent(self, silence: Silence) -> None:
+        """Queue that a peer fell silent, or is heard again."""
+        told = common_pb2.PeerSilent(rank=silence.rank, silent_s=silence.silent_s)
+        self.tell(worker_pb2.WorkerProgress(peer_silent=told))
 
     def stream(self) -> Iterator[worker_pb2.WorkerProgress]:
         """Yield reports and beats until the last word was taken, or a newer stream took over."""

@@ -19,7 +19,8 @@ from varuna_runtime.worker.link import Link
 from varuna_runtime.worker.link.dist import DistLink
 from varuna_runtime.worker.link.group import form_group, host_store, join_store
 from varuna_runtime.worker.link.handshake import Identity
-from varuna_runtime.worker.link.meeting import Address
+from varuna_runtime.worker.link.meeting import Address, meet
+from varuna_runtime.worker.link.pulse import OnSilence, untold
 from varuna_runtime.worker.link.sockets import listen
 from varuna_runtime.worker.link.tcp import TcpLink
 from varuna_runtime.worker.peers import peers_of
@@ -137,18 +138,18 @@ class Group:
         """Return one more connection to rank 0's store."""
         return join_store(*self._addresses[0], timeout_s=_MEET_S)
 
-    def join(self, device: torch.device) -> Link:
-        """Connect with the peers; after `meet`.
+    def join(self, device: torch.device, *, on_silence: OnSilence = untold) -> Link:
+        """Connect with the peers; after `meet`. `on_silence` hears of those that fall silent later.
 
         Tensors in host memory go over connections of our own. If any rank has a GPU, all use torch's groups:
-        NCCL where each has one of its own, else gloo.
+        NCCL where each has one of its own, else gloo; our own connections then carry beats and faults.
         """
         assert self._rendezvous is not None
         devices = self._rendezvous.gather("device", _identity(device))
         peers = peers_of(self._order.plan, self._order.rank, self._order.model.tied)
+        connections = self._connections(peers)
         if set(devices) == {_CPU}:
-            return self._join_directly(peers)
-        self.stop_listening()
+            return TcpLink(self._order.rank, connections, on_silence=on_silence)
         group = form_group(
             rank=self._order.rank,
             world_size=self._world_size,
@@ -159,16 +160,16 @@ class Group:
             device=device,
             use_nccl=device.type == "cuda" and len(set(devices)) == self._world_size,  # one GPU each
         )
-        return DistLink(group, peers)
+        return DistLink(group, peers, connections, on_silence=on_silence)
 
-    def _join_directly(self, peers: tuple[int, ...]) -> TcpLink:
+    def _connections(self, peers: tuple[int, ...]) -> dict[int, socket]:
         order = self._order
         if peers and not order.secret:
             raise StartFailed(
                 "the generation came without a secret, by which its ranks would know each other"
             )
         me = Identity(job=order.job, generation=order.generation, rank=order.rank, secret=order.secret)
-        return TcpLink.join(me, self._listener, self._addresses, peers, timeout_s=_MEET_S)
+        return meet(me, self._listener, self._addresses, peers, timeout_s=_MEET_S)
 
     def _listening_port(self) -> int:
         assert self._listener is not None

@@ -72,7 +72,7 @@ class TrainRank:
         agreed = min(int(word) for word in meeting.gather("step", str(self._engine.step)))
         if agreed != self._engine.step:
             self._resumption.load_step(agreed)
-        self._link.attach(self._group.join(self._device))
+        self._link.attach(self._group.join(self._device, on_silence=self._progress.peer_silent))
         self._saver = self._make_saver()
 
     def run(self) -> LastWord:

@@ -1,12 +1,14 @@
 """A Link over torch.distributed: for every peer one thread that sends and one that receives, in order.
 
-The engine's thread never blocks in a send, and a dead peer wakes it at once instead of after a timeout.
+The engine's thread never blocks in a send. Connections of our own beside the group carry beats and faults:
+NCCL tells of no dead peer, and no group of a silent one.
 """
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from queue import SimpleQueue
+from socket import socket
 
 from torch import Tensor
 
@@ -16,17 +18,30 @@ from varuna_runtime.worker import clock
 from varuna_runtime.worker.link.faults import error_of, from_tensor, lost, to_tensor
 from varuna_runtime.worker.link.frames import GOODBYE, Kind
 from varuna_runtime.worker.link.group import Group
+from varuna_runtime.worker.link.pulse import OnSilence, untold
+from varuna_runtime.worker.link.tcp import TcpLink
 from varuna_runtime.worker.link.transfer import Channel, Parcel
 
 CLOSE_TIMEOUT_S = 10.0
 ABORT_TIMEOUT_S = 1.0
+_ARRIVING_S = 0.2  # what a lost peer had sent may be on its way still, though its end was seen
 
 
 class DistLink:
     """The link of one rank of a Group; it exchanges messages with `peers` only."""
 
-    def __init__(self, group: Group, peers: Collection[int]) -> None:
-        """Start the threads; give the same pairs on every rank."""
+    def __init__(
+        self,
+        group: Group,
+        peers: Collection[int],
+        beside: Mapping[int, socket] | None = None,
+        *,
+        on_silence: OnSilence = untold,
+    ) -> None:
+        """Start the threads; give the same pairs on every rank.
+
+        `beside` are connections with the peers, owned from now on; `on_silence` is as for a TcpLink.
+        """
         self._group = group
         self._changed = threading.Condition()
         self._inbox: dict[tuple[int, str], deque[Parcel]] = defaultdict(deque)
@@ -42,6 +57,7 @@ class DistLink:
             for word, work in (("send", self._send_all), ("receive", self._receive_all))
         ]
         self._closed = False
+        self._beside = TcpLink(group.rank, beside or {}, on_silence=on_silence, on_fault=self._hear_beside)
         for thread in self._threads:
             thread.start()
 
@@ -83,12 +99,18 @@ class DistLink:
 
     def abort(self, fault: Fault) -> None:
         """Tell every peer; return when all have gone too, or after a second."""
+        deadline_s = clock.now_s() + ABORT_TIMEOUT_S
         self._fail(fault)
-        self._end(ABORT_TIMEOUT_S)
+        self._beside.abort(fault)
+        self._end(max(0.0, deadline_s - clock.now_s()))
 
     def close(self) -> None:
         """Send what is queued and goodbye, then wait a bounded time for the peers' goodbyes."""
-        self._end(CLOSE_TIMEOUT_S if self._fault is None else ABORT_TIMEOUT_S)
+        if self._fault is not None:
+            self.abort(self._fault)
+            return
+        self._end(CLOSE_TIMEOUT_S)
+        self._beside.close()
 
     def _end(self, timeout_s: float) -> None:
         if self._closed:
@@ -137,6 +159,14 @@ class DistLink:
             self._notify()
         if not has_left:
             self._fail(lost(peer, reason))
+
+    def _hear_beside(self, fault: Fault) -> None:
+        if fault.cause is Cause.PEER_LOST:
+            waiting = threading.Timer(_ARRIVING_S, self._fail, (fault,))
+            waiting.daemon = True
+            waiting.start()
+        else:
+            self._fail(fault)
 
     def _fail(self, fault: Fault) -> None:
         """Take the first fault as the generation's, and pass it on."""

@@ -4,7 +4,7 @@ Only this process's own time counts, and only the part of it in which it looked:
 that nobody spoke.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 BEAT_S = 0.3
@@ -30,6 +30,13 @@ class Silence:
 
     rank: int
     silent_s: float
+
+
+OnSilence = Callable[[Silence], None]
+
+
+def untold(_: object) -> None:
+    """Hear it for someone who does not want to know."""
 
 
 @dataclass(frozen=True, slots=True)

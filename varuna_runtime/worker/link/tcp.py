@@ -19,17 +19,13 @@ from varuna_runtime.worker.link.frames import Kind
 from varuna_runtime.worker.link.handshake import Identity
 from varuna_runtime.worker.link.hub import Hub, News
 from varuna_runtime.worker.link.meeting import Address, meet
-from varuna_runtime.worker.link.pulse import LOOK_S, Pulse, Silence
+from varuna_runtime.worker.link.pulse import LOOK_S, OnSilence, Pulse, untold
 from varuna_runtime.worker.link.stream import Arrival
 
 CLOSE_TIMEOUT_S = 10.0
 ABORT_TIMEOUT_S = 1.0
 _IDLE_LOOK_S = 0.010
 _BUSY_LOOK_S = 0.001  # while a message is on its way
-
-
-def _untold(_: object) -> None:
-    """Nobody wants to know."""
 
 
 class TcpLink:
@@ -40,8 +36,8 @@ class TcpLink:
         rank: int,
         connections: Mapping[int, socket],
         *,
-        on_silence: Callable[[Silence], None] = _untold,
-        on_fault: Callable[[Fault], None] = _untold,
+        on_silence: OnSilence = untold,
+        on_fault: Callable[[Fault], None] = untold,
     ) -> None:
         """Own these connected sockets, one for each peer.
 
@@ -74,8 +70,8 @@ class TcpLink:
         peers: Collection[int],
         *,
         timeout_s: float = 60.0,
-        on_silence: Callable[[Silence], None] = _untold,
-        on_fault: Callable[[Fault], None] = _untold,
+        on_silence: OnSilence = untold,
+        on_fault: Callable[[Fault], None] = untold,
     ) -> "TcpLink":
         """Connect with `peers`, each of which calls this too; see `meet`."""
         connections = meet(me, listener, addresses, peers, timeout_s=timeout_s)
