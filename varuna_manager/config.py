@@ -44,6 +44,8 @@ class ManagerConfig(BaseModel):
     """How the pools follow the demand of the jobs."""
     beat_s: Seconds = 0.3
     """How often agents send a sign of life."""
+    suspect_s: Seconds = 1.0
+    """A node silent for this long is lost if the peers of its ranks hear nothing of it either."""
     lease_s: Seconds = 3.0
     """A node silent for this long is lost."""
     stop_on_disconnect_after_s: Seconds = 3600.0
@@ -109,8 +111,16 @@ def checked(config: ManagerConfig) -> ManagerConfig:
                 f"handover of pool {pool.name}: this manager speaks plain text and needs no join tickets; "
                 "set security: tls, or leave handover out"
             )
-    if config.lease_s < 3 * config.beat_s:
-        raise InvalidInput(
-            f"lease_s: seen {config.lease_s:g}, wanted at least 3 x beat_s = {3 * config.beat_s:g}"
-        )
+    _check_silence(config)
     return config
+
+
+def _check_silence(config: ManagerConfig) -> None:
+    if config.suspect_s < 3 * config.beat_s:
+        raise InvalidInput(
+            f"suspect_s: seen {config.suspect_s:g}, wanted at least 3 x beat_s = {3 * config.beat_s:g}"
+        )
+    if config.lease_s < config.suspect_s:
+        raise InvalidInput(
+            f"lease_s: seen {config.lease_s:g}, wanted at least suspect_s = {config.suspect_s:g}"
+        )

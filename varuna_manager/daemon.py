@@ -151,7 +151,7 @@ def _assembled(config: ManagerConfig, bound: Bound, held: ExitStack, tasks: asyn
     started = ManagerStarted(
         at_s=means.clock.now_s(),
         epoch=database.next_epoch(),
-        config=CoreConfig(beat_s=config.beat_s, lease_s=config.lease_s),
+        config=CoreConfig(beat_s=config.beat_s, suspect_s=config.suspect_s, lease_s=config.lease_s),
     )
     logbook = Logbook(home.logs, max_job_bytes=config.max_log_bytes_per_job, mask=means.secrets.masked)
     link_settings = _link_settings(config, started.epoch)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from varuna_manager.core.events import DeadlinePassed, ProfileRefreshed
+from varuna_manager.core.events import DeadlinePassed, NodeSilent, ProfileRefreshed
 from varuna_manager.planner.request import PlanRequest
 from varuna_runtime.spec.copies import Vault, Version
 from varuna_runtime.spec.generation import Endpoint, GenerationKind
@@ -137,7 +137,7 @@ class FenceNode:
 class RaiseDurable:
     """Feed this durable event back through the journal: a threshold was crossed."""
 
-    event: DeadlinePassed | ProfileRefreshed
+    event: DeadlinePassed | NodeSilent | ProfileRefreshed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,13 @@ class CoreConfig:
     """Every time-out and limit of the core; the order of the time-outs is checked.
 
     A shorter step must always be able to end before the longer one that waits for it gives up:
-    beat < lease <= activate <= prepare <= profile, lease <= drain, notice margin <= drain.
+    beat < suspect <= lease <= activate <= prepare <= profile, lease <= drain, notice margin <= drain.
     """
 
     beat_s: float = 0.3
     """How often an agent is heard."""
+    suspect_s: float = 1.0
+    """A node that is not heard for this long is lost if its ranks' peers hear nothing of it either."""
     lease_s: float = 3.0
     """A node that is not heard for this long is lost."""
     restart_grace_s: float = 7.0
@@ -88,7 +90,8 @@ class CoreConfig:
     def __post_init__(self) -> None:
         """Refuse time-outs in an order in which a node could never get back in."""
         chain = (
-            ("beat_s x 3", self.beat_s * 3, "lease_s", self.lease_s),
+            ("beat_s x 3", self.beat_s * 3, "suspect_s", self.suspect_s),
+            ("suspect_s", self.suspect_s, "lease_s", self.lease_s),
             ("lease_s", self.lease_s, "activate_timeout_s", self.activate_timeout_s),
             ("activate_timeout_s", self.activate_timeout_s, "prepare_timeout_s", self.prepare_timeout_s),
             ("prepare_timeout_s", self.prepare_timeout_s, "profile_timeout_s", self.profile_timeout_s),
@@ -113,6 +116,11 @@ class CoreConfig:
     def restart_lease_s(self) -> float:
         """How long nodes have to come back after the manager started again."""
         return self.lease_s + self.restart_grace_s
+
+    @property
+    def pause_s(self) -> float:
+        """If the manager looked away for longer, nobody is suspected for what it did not hear meanwhile."""
+        return self.suspect_s / 3
 
     @property
     def tick_gap_s(self) -> float:

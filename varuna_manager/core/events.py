@@ -237,6 +237,15 @@ class DeadlinePassed(Event):
     deadline_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSilent(Event):
+    """Neither its agent nor, to their peers, its ranks gave a sign of life; see `silence`."""
+
+    node: str
+    incarnation: str
+    reason: str
+
+
 # --- volatile ------------------------------------------------------------------------------------------
 
 
@@ -264,6 +273,17 @@ class StepSeen(Event):
     busy_s: float = 0.0  # in its ops; 0: unknown
     busy_samples: int = 0  # these were of
     recoverable: int | None = None  # committed steps that survive any single loss; None: as durable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSilent(Event):
+    """A rank hears nothing of a peer, or hears it again: `silent_s` is then 0."""
+
+    job: str
+    generation: int
+    rank: int  # that says so
+    peer: int
+    silent_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +322,7 @@ Durable = (
     | GenerationGone
     | NodeWarmed
     | DeadlinePassed
+    | NodeSilent
 )
-Volatile = BeatSeen | StepSeen | Ticked
+Volatile = BeatSeen | StepSeen | PeerSilent | Ticked
 AnyEvent = Durable | Volatile

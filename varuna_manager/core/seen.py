@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from varuna_manager.core import resuming
+from varuna_manager.core import resuming, silence
 from varuna_manager.core.actions import Announce, AnyAction, RaiseDurable
 from varuna_manager.core.deadlines import timers
-from varuna_manager.core.events import BeatSeen, DeadlinePassed, StepSeen, Ticked
+from varuna_manager.core.events import BeatSeen, DeadlinePassed, NodeSilent, StepSeen, Ticked
 from varuna_manager.core.state import Progress, Seen, State
 from varuna_manager.core.words import What
 
@@ -62,16 +62,16 @@ def on_tick(state: State, event: Ticked) -> tuple[State, tuple[AnyAction, ...]]:
     last_s = seen.last_tick_s
     if last_s is not None and event.at_s - last_s > state.config.tick_gap_s:
         seen = replace(seen, stood_still_until_s=event.at_s)
+    seen = silence.attended(state.config, seen, event.at_s)
     state = _with(state, replace(seen, last_tick_s=event.at_s))
     crossed = {timer for timer in timers(state) if timer.deadline_s <= event.at_s}
     new = sorted(crossed - seen.raised, key=lambda timer: (timer.deadline_s, timer.subject))
     state = _with(state, replace(state.seen, raised=frozenset(crossed)))
-    return state, tuple(
-        RaiseDurable(
-            event=DeadlinePassed(at_s=event.at_s, subject=timer.subject, deadline_s=timer.deadline_s)
-        )
-        for timer in new
+    passed = tuple(
+        DeadlinePassed(at_s=event.at_s, subject=timer.subject, deadline_s=timer.deadline_s) for timer in new
     )
+    crossings: tuple[DeadlinePassed | NodeSilent, ...] = (*silence.verdicts(state, event.at_s), *passed)
+    return state, tuple(RaiseDurable(event=crossing) for crossing in crossings)
 
 
 def _with(state: State, seen: Seen) -> State:

@@ -251,6 +251,14 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Silences:
+    """Volatile: of which ranks of a generation their peers hear nothing."""
+
+    generation: int
+    tellers: Mapping[int, frozenset[int]]  # by silent rank: who says so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
     """A deadline of `subject` ("node:<id>", "job:<id>", or "notice:<id of the node>")."""
 
@@ -266,7 +274,9 @@ class Seen:
     progress: Mapping[str, Progress] = field(default_factory=dict)  # by job
     paces: Mapping[str, Pace] = field(default_factory=dict)  # by job
     raised: frozenset[Timer] = frozenset()  # thresholds whose durable event is on its way
+    silences: Mapping[str, Silences] = field(default_factory=dict)  # by job
     last_tick_s: float | None = None
+    attentive_since_s: float = 0.0  # the manager has looked at its clock without a pause since
     stood_still_until_s: float = 0.0  # nodes are judged from here on
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import assert_never
 
-from varuna_manager.core import deadlines, jobs, nodes, outlook, pace, places, ranks, seen, warmth
+from varuna_manager.core import deadlines, jobs, nodes, outlook, pace, places, ranks, seen, silence, warmth
 from varuna_manager.core.actions import AnyAction
 from varuna_manager.core.change import Change
 from varuna_manager.core.config import CoreConfig
@@ -21,12 +21,14 @@ from varuna_manager.core.events import (
     NodeDrainRequested,
     NodeJoined,
     NodeLeft,
+    NodeSilent,
     NodesPlaced,
     NodeWarmed,
     NoticeCancelled,
     NoticeHinted,
     NoticeReceived,
     NoticesChanged,
+    PeerSilent,
     PlanMade,
     ProfileMissing,
     ProfileReady,
@@ -58,6 +60,8 @@ def step(state: State, event: AnyEvent) -> tuple[State, tuple[AnyAction, ...]]:
             replayed = seen.replay(state, event)
             state, refreshed = pace.on_step(seen.on_step(state, event), event)
             return state, (*replayed, *refreshed)
+        case PeerSilent():
+            return silence.on_peer_silent(state, event), ()
         case Ticked():
             return seen.on_tick(state, event)
         case _:
@@ -130,6 +134,8 @@ def _apply(change: Change, event: Durable) -> None:
             ranks.on_gone(change, event)
         case NodeWarmed():
             warmth.on_warmed(change, event)
+        case NodeSilent():
+            silence.on_silent(change, event)
         case DeadlinePassed():
             deadlines.on_deadline(change, event)
         case _:

@@ -259,7 +259,7 @@ class AgentLinkService(agent_pb2_grpc.AgentLinkServicer):
             )
         )
 
-    def _rows(self, event: events.Durable, report: agent_pb2.RankReport) -> Batch:
+    def _rows(self, event: events.AnyEvent, report: agent_pb2.RankReport) -> Batch:
         """Keep a measured profile for later jobs of the same workload, and steps told again."""
         job = self._consumer.state.jobs.get(report.job)
         match event:

@@ -90,7 +90,7 @@ def notices_changed(
     return events.NoticesChanged(at_s=at_s, node=node, incarnation=incarnation, notices=state)
 
 
-def rank_events(report: agent_pb2.RankReport, at_s: float) -> tuple[events.Durable, ...]:
+def rank_events(report: agent_pb2.RankReport, at_s: float) -> tuple[events.AnyEvent, ...]:
     """Return what a rank's report means: one event, and the profile before it if it carries one."""
     head = _Head(at_s=at_s, job=report.job, generation=report.generation, rank=report.rank)
     match report.WhichOneof("report"):
@@ -110,6 +110,9 @@ def rank_events(report: agent_pb2.RankReport, at_s: float) -> tuple[events.Durab
         case "save_failed":
             reason = report.save_failed.reason[:_MAX_NOTE] or "no reason given"
             return (events.SaveFailed(**head, step=report.save_failed.step, reason=reason),)
+        case "peer_silent":
+            told = report.peer_silent
+            return (events.PeerSilent(**head, peer=told.rank, silent_s=told.silent_s),)
         case "finished":
             return _finished(head, report.finished)
         case "failed":

@@ -128,6 +128,9 @@ def rank_report(key: r.RankKey, report: r.RankReport) -> agent_pb2.AgentMessage:
             body.drained.CopyFrom(common_pb2.Drained(step=report.step, kept=report.is_kept))
         case r.Kept():
             body.kept.CopyFrom(common_pb2.Kept(step=report.step))
+        case r.PeerSilent():
+            told = common_pb2.PeerSilent(rank=report.rank, silent_s=report.silent_s)
+            body.peer_silent.CopyFrom(told)
         case r.SaveFailed():
             body.save_failed.CopyFrom(common_pb2.SaveFailed(step=report.step, reason=report.reason))
         case r.Finished():
@@ -268,6 +271,8 @@ def _report(message: worker_pb2.WorkerProgress) -> r.RankReport | None:
             return r.Drained(step=message.drained.step, is_kept=message.drained.kept)
         case "kept":
             return r.Kept(step=message.kept.step)
+        case "peer_silent":
+            return r.PeerSilent(rank=message.peer_silent.rank, silent_s=message.peer_silent.silent_s)
         case "save_failed":
             return r.SaveFailed(step=message.save_failed.step, reason=message.save_failed.reason)
         case "finished":

@@ -171,6 +171,14 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSilent:
+    """A peer fell silent though its connection is open, or is heard again: `silent_s` is then 0."""
+
+    rank: int
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """Ended early."""
 
@@ -182,4 +190,16 @@ class Failed:
     peer_rank: int | None = None
 
 
-RankReport = Prepared | Ready | Active | Evaluated | Durable | Kept | SaveFailed | Drained | Finished | Failed
+RankReport = (
+    Prepared
+    | Ready
+    | Active
+    | Evaluated
+    | Durable
+    | Kept
+    | SaveFailed
+    | PeerSilent
+    | Drained
+    | Finished
+    | Failed
+)

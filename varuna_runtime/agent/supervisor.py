@@ -287,7 +287,7 @@ class Supervisor:
                 rank.move(RankState.ACTIVE)
             case r.Drained() | r.Finished() | r.Failed():
                 rank.end(self._now_s)
-            case r.Evaluated() | r.Durable() | r.Kept() | r.SaveFailed():
+            case r.Evaluated() | r.Durable() | r.Kept() | r.SaveFailed() | r.PeerSilent():
                 pass
             case _:
                 assert_never(report)

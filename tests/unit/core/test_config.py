@@ -9,6 +9,8 @@ from varuna_runtime.spec.errors import InvalidInput
     [
         {"lease_s": 0.5},  # three beats do not fit into it
         {"beat_s": 0.0},
+        {"suspect_s": 0.8},  # three beats do not fit into it
+        {"suspect_s": 4.0},  # the lease would end first
         {"lease_s": 90.0},  # a start would be given up before a lost node is noticed
         {"activate_timeout_s": 200.0},
         {"prepare_timeout_s": 700.0},

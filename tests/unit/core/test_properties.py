@@ -48,6 +48,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "pool_version": st.integers(0, 6),
     "generation": SMALL,
     "rank": SMALL,
+    "peer": SMALL,
+    "silent_s": st.sampled_from((0.0, 1.2)),
     "peer_rank": st.none() | SMALL,
     "step": st.integers(0, 20),
     "plan_hash": PLANS.map(lambda plan: "" if isinstance(plan, Infeasible) else plan.hash()),
@@ -165,7 +167,9 @@ COMMANDS = st.one_of(
     st.tuples(st.sampled_from(NODE_COMMANDS), NODES),
     st.tuples(st.sampled_from(("submit", "train", "durable", "cancel", "finish", "crash")), JOBS),
     st.tuples(st.sampled_from(("hold", "release")), st.sampled_from(HOLDABLE)),
-    st.tuples(st.sampled_from(("pass", "pass", "stand-still", "restart", "return")), st.just("")),
+    st.tuples(
+        st.sampled_from(("pass", "pass", "stand-still", "hear-nothing", "restart", "return")), st.just("")
+    ),
 )
 
 
@@ -207,10 +211,30 @@ def _play(sim: Sim, command: str, name: str) -> None:
         case "stand-still":
             sim.now_s += 30.0
             sim.pass_time(0.5)
+        case "hear-nothing":
+            _hear_nothing(sim)
         case "restart":
             sim.restart()
         case "return":
             sim.return_all()
+
+
+def _hear_nothing(sim: Sim) -> None:
+    """Every rank of every job hears nothing of its peers for a while."""
+    for job in list(sim.state.iter_open()):
+        for rank in job.run.ranks if job.run else ():
+            for peer in set(job.run.ranks if job.run else ()) - {rank}:
+                sim.feed(
+                    e.PeerSilent(
+                        at_s=sim.now_s,
+                        job=job.job,
+                        generation=job.generation,
+                        rank=rank,
+                        peer=peer,
+                        silent_s=1.0,
+                    )
+                )
+    sim.pass_time(1.5, 0.1)
 
 
 @settings(max_examples=60, deadline=None)

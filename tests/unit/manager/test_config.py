@@ -37,7 +37,8 @@ def test_the_store_is_below_the_home_by_default() -> None:
         ("- a\n", "wanted a mapping"),
         ("host: [\n", r"manager\.yaml:\d"),
         ("security: tls\ninsecure_plaintext: true\n", "insecure_plaintext: seen true beside security: tls"),
-        ("beat_s: 2.0\nlease_s: 3.0\n", r"manager\.yaml: lease_s: .*at least 3 x beat_s"),
+        ("beat_s: 2.0\nlease_s: 3.0\n", r"manager\.yaml: suspect_s: .*at least 3 x beat_s"),
+        ("suspect_s: 4.0\nlease_s: 3.0\n", r"manager\.yaml: lease_s: .*at least suspect_s"),
         (
             "pools: []\n",
             r"^[^\n]*:1: pools: seen an empty list, wanted a list of at least 1, each item a mapping",
