@@ -114,7 +114,7 @@ class RankEngine:
         self._generation = generation
         self._losses: deque[LossRecord] = deque(maxlen=KEPT_LOSSES)
         self._wants_drain, self._wants_checkpoint = Drain.NONE, False
-        self._keeping = Keeping()
+        self._says: Callable[[], Keeping] = Keeping
         self._before_change: list[Callable[[], object]] = []
         self._running: Stepping[StepDone | EvaluationDone] | None = None
 
@@ -127,6 +127,11 @@ class RankEngine:
     def num_steps(self) -> int:
         """Length of the training."""
         return self._settings.num_steps
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the replicas of a stage hold its optimizer state in shares."""
+        return self._team.is_sharded
 
     @property
     def needed_segments(self) -> tuple[int, ...]:
@@ -153,9 +158,9 @@ class RankEngine:
         self._wants_drain = max(self._wants_drain, drain)
         self._wants_checkpoint |= checkpoint
 
-    def tell_keeping(self, keeping: "Keeping") -> None:
-        """Say what the next vote tells of this rank's copies."""
-        self._keeping = keeping
+    def keep_by(self, says: Callable[[], "Keeping"]) -> None:
+        """Ask `says`, whenever ranks vote, about this rank's copies."""
+        self._says = says
 
     def before_change(self, wait: Callable[[], object]) -> None:
         """Have `wait` called, once, before any tensor of `state` changes."""
@@ -246,9 +251,7 @@ class RankEngine:
         return self._evaluations.records
 
     def _run_evaluation(self) -> Stepping[EvaluationDone]:
-        done = yield from self._evaluations.run(
-            self._step, lambda: self._wants_drain, self._keeping.can_drain
-        )
+        done = yield from self._evaluations.run(self._step, lambda: self._wants_drain, self._says().can_drain)
         if done.drain:
             self._wants_drain = Drain.NONE
         return done
@@ -282,13 +285,14 @@ class RankEngine:
         return (yield from self._commit(decision, totals, work))
 
     def _vote(self, partials: tuple[float, ...]) -> Stepping[Decision]:
+        says = self._says()
         ballot = Ballot(
             drain=self._wants_drain,
             checkpoint=self._wants_checkpoint,
             partials=partials if self._replica == 0 or self._team.is_sharded else (),
-            keep=self._keeping.wants,
-            kept=self._keeping.kept,
-            can_drain=self._keeping.can_drain,
+            keep=says.wants,
+            kept=says.kept,
+            can_drain=says.can_drain,
         )
         return (yield from self._agreement.decide(ballot))
 

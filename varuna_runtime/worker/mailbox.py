@@ -1,11 +1,14 @@
 """Commands from the gRPC threads to the worker's main thread, which alone touches torch."""
 
+import os
 import queue
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from varuna_runtime.wire.v1 import worker_pb2
+from varuna_runtime.worker.signals import Drain
 
 Reply = Future[worker_pb2.PrepareReply]
 
@@ -27,7 +30,8 @@ class Mailbox:
         self._preparations: queue.SimpleQueue[Preparation] = queue.SimpleQueue()
         self._activation: worker_pb2.ActivateRequest | None = None
         self._activations: queue.SimpleQueue[worker_pb2.ActivateRequest] = queue.SimpleQueue()
-        self._drain = threading.Event()
+        self._drain = Drain.NONE
+        self.before_exit: Callable[[], object] = lambda: None  # set by the main thread; short
 
     # --- gRPC threads ----------------------------------------------------------------------------------
 
@@ -46,9 +50,15 @@ class Mailbox:
                 self._activation = request
                 self._activations.put(request)
 
-    def drain(self) -> None:
+    def drain(self, wish: Drain) -> None:
         """Ask for a stop at a step all ranks agree on."""
-        self._drain.set()
+        with self._lock:
+            self._drain = max(self._drain, wish)
+
+    def abort(self) -> None:
+        """End this process once a copy that is being made is complete, whatever the main thread does."""
+        self.before_exit()
+        os._exit(0)
 
     # --- main thread -----------------------------------------------------------------------------------
 
@@ -61,6 +71,6 @@ class Mailbox:
         return self._activations.get()
 
     @property
-    def is_draining(self) -> bool:
-        """True once a drain was asked for."""
-        return self._drain.is_set()
+    def drain_wish(self) -> Drain:
+        """What kind of drain was asked for so far."""
+        return self._drain

@@ -1,5 +1,6 @@
 """Steps and evaluations as messages to the agent."""
 
+from varuna_runtime.spec.copies import Version
 from varuna_runtime.spec.manifest import EvaluationRecord, LossRecord
 from varuna_runtime.wire.v1 import common_pb2
 from varuna_runtime.worker.signals import StepDone
@@ -23,6 +24,11 @@ def told_step(done: StepDone, took_s: float, busy: Busy) -> common_pb2.StepDone:
         busy_samples=busy.num_samples,
         recoverable=done.recoverable if done.recoverable >= 0 else None,
     )
+
+
+def told_version(version: Version) -> common_pb2.Version:
+    """Return a version for the agent."""
+    return common_pb2.Version(step=version.step, generation=version.generation)
 
 
 def told_again(loss: LossRecord) -> common_pb2.CommittedStep:

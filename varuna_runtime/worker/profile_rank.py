@@ -38,9 +38,9 @@ class ProfileRank:
             plan_hash=self._order.plan.hash(), endpoint=self._group.endpoint, resume_step=0
         )
 
-    def activate(self, endpoints: list[common_pb2.Endpoint]) -> None:
+    def activate(self, request: worker_pb2.ActivateRequest) -> None:
         """Agree on the plan, then join the group."""
-        self._group.meet(endpoints)
+        self._group.meet(list(request.endpoints))
         self._link.attach(self._group.join(self._device, on_silence=self._progress.peer_silent))
 
     def run(self) -> LastWord:

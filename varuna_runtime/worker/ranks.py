@@ -1,5 +1,6 @@
 """The two kinds of rank a Prepare can ask for, from what they share: plan, store, rendezvous, group."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from socket import socket
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec import canonical
+from varuna_runtime.spec.copies import Vault
 from varuna_runtime.spec.errors import ModelRefused, PlanMismatch
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.layout import Plan
@@ -67,6 +69,10 @@ class RankOrder:
     resume_step: int | None
     host: str
     secret: str = field(repr=False)
+    vault_socket: str = ""  # of this node; empty: no copies are kept here
+    copies_secret: str = field(repr=False, default="")
+    vaults: tuple[Vault, ...] = ()  # of the other nodes that may hold copies
+    buddies: tuple[Vault, ...] = ()
 
     @classmethod
     def of(cls, request: worker_pb2.PrepareRequest, partitioned: PartitionedModel) -> "RankOrder":
@@ -92,6 +98,10 @@ class RankOrder:
             resume_step=request.resume_step if request.HasField("resume_step") else None,
             host=request.host,
             secret=request.generation_secret,
+            vault_socket=request.vault_socket,
+            copies_secret=request.copies_secret,
+            vaults=tuple(v for v in _vaults(request.vaults) if v.node != plan.placement[request.rank].node),
+            buddies=_vaults(request.buddies),
         )
 
 
@@ -185,6 +195,10 @@ class Group:
         """Wait, on rank 0, until nobody needs its store."""
         if self._rendezvous is not None:
             self._rendezvous.leave()
+
+
+def _vaults(messages: Iterable[common_pb2.Vault]) -> tuple[Vault, ...]:
+    return tuple(Vault(node=v.node, host=v.host, port=v.port) for v in messages)
 
 
 def device_of(slot: int) -> torch.device:

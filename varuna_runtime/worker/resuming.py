@@ -1,6 +1,7 @@
 """Which checkpoint a rank starts from; never initial weights where there is, or was, a durable step."""
 
 from varuna_runtime.checkpoint import read_manifest, scan
+from varuna_runtime.checkpoint.manifests import complete_steps
 from varuna_runtime.checkpoint.tensors import iter_tensors
 from varuna_runtime.spec.errors import CheckpointRefused
 from varuna_runtime.spec.manifest import Manifest
@@ -40,6 +41,10 @@ class Resumption:
         if step == 0:
             raise CheckpointRefused("a rank found no checkpoint where others did")
         self._load(read_manifest(self._store, self._job, step))
+
+    def steps(self) -> tuple[int, ...]:
+        """Return the durable steps that look complete, ascending."""
+        return complete_steps(self._store, self._job)
 
     def _newest(self, resume_step: int | None, *, verify: bool) -> Manifest | None:
         found = scan(self._store, self._job, verify=verify, model=self._model)

@@ -1,6 +1,5 @@
 """The Worker service on a Unix socket: checks the generation, passes on, decides nothing."""
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +8,7 @@ import grpc
 from varuna_runtime.wire.v1 import worker_pb2, worker_pb2_grpc
 from varuna_runtime.worker.mailbox import Mailbox
 from varuna_runtime.worker.progress import Progress
+from varuna_runtime.worker.signals import Drain
 
 _NUM_THREADS = 6
 _MAX_MESSAGE_BYTES = 64 << 20  # a plan, a job and a model as JSON
@@ -43,17 +43,18 @@ class WorkerService(worker_pb2_grpc.WorkerServicer):
     def Drain(  # noqa: N802
         self, request: worker_pb2.DrainRequest, context: grpc.ServicerContext
     ) -> worker_pb2.DrainReply:
-        """Return at once; Drained is told when the agreed step is durable."""
+        """Return at once; Drained is told when the agreed step is durable, or kept if that is enough."""
         self._check(request.generation, context)
-        self._mailbox.drain()
+        self._mailbox.drain(Drain.DURABLE if request.persist else Drain.KEPT)
         return worker_pb2.DrainReply()
 
     def Abort(  # noqa: N802
         self, request: worker_pb2.AbortRequest, context: grpc.ServicerContext
     ) -> worker_pb2.AbortReply:
-        """End the process without a word; the reply may not arrive."""
+        """End the process without a word, a copy that is being made finished first; no reply arrives."""
         self._check(request.generation, context)
-        os._exit(0)
+        self._mailbox.abort()
+        raise AssertionError("it does not come back")
 
     def Progress(  # noqa: N802
         self, request: worker_pb2.ProgressRequest, context: grpc.ServicerContext

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from varuna_runtime.spec.errors import VarunaError
-from varuna_runtime.wire.v1 import common_pb2, worker_pb2
+from varuna_runtime.wire.v1 import worker_pb2
 from varuna_runtime.worker.failing import StartFailed, failure_of
 from varuna_runtime.worker.mailbox import Mailbox, Preparation
 from varuna_runtime.worker.progress import Progress
@@ -26,8 +26,8 @@ class Rank(Protocol):
         """Hold plan and state, and listen if others must reach this rank."""
         ...
 
-    def activate(self, endpoints: list[common_pb2.Endpoint]) -> None:
-        """Agree with all ranks on what is started, and join their group."""
+    def activate(self, request: worker_pb2.ActivateRequest) -> None:
+        """Agree with all ranks on what is started and from which state, and join their group."""
         ...
 
     def run(self) -> LastWord:
@@ -39,7 +39,7 @@ class Rank(Protocol):
         ...
 
     def abandon(self, err: BaseException) -> None:
-        """Tell the peers, if there are any yet, why this rank ends early; takes a second at most."""
+        """Tell the peers, if there are any, why this rank ends early, and finish a copy; in two seconds."""
         ...
 
 
@@ -90,7 +90,7 @@ class Session:
     def _activate(self, rank: Rank) -> None:
         activation = self._mailbox.wait_activate()
         try:
-            rank.activate(list(activation.endpoints))
+            rank.activate(activation)
         except VarunaError:
             raise
         except Exception as err:  # no user code runs here: it is the group, a port or a peer

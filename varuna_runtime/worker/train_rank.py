@@ -1,31 +1,40 @@
 """One rank of a training generation: engine, checkpoints, drain, last word."""
 
 from contextlib import closing
+from functools import partial
 from typing import cast
 
 from varuna_runtime.checkpoint import TcpStoreExchange
 from varuna_runtime.checkpoint.exchange import KeyValueStore
-from varuna_runtime.checkpoint.writer import CheckpointWriter
+from varuna_runtime.checkpoint.writer import CheckpointWriter, SaveFailed
 from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec import canonical
+from varuna_runtime.spec.copies import Version
 from varuna_runtime.spec.manifest import Ending, ending_key, manifest_key
 from varuna_runtime.store import open_store
 from varuna_runtime.wire.v1 import common_pb2, worker_pb2
 from varuna_runtime.worker import clock
+from varuna_runtime.worker.agreeing import agreed_version
 from varuna_runtime.worker.callbacks import Callbacks
+from varuna_runtime.worker.copying import Copying
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.failing import fault_of
 from varuna_runtime.worker.link.late import LateLink
 from varuna_runtime.worker.mailbox import Mailbox
-from varuna_runtime.worker.messages import told_again, told_evaluation, told_step
+from varuna_runtime.worker.messages import told_again, told_evaluation, told_step, told_version
+from varuna_runtime.worker.patience import patiently
 from varuna_runtime.worker.progress import Progress
 from varuna_runtime.worker.ranks import Group, RankOrder, device_of
 from varuna_runtime.worker.resuming import Resumption
 from varuna_runtime.worker.saving import SavePolicy, Saver
 from varuna_runtime.worker.session import LastWord
 from varuna_runtime.worker.signals import Drain, EvaluationDone, StepDone, Waiting
+from varuna_runtime.worker.starting import Start
 from varuna_runtime.worker.telling import report_of
 from varuna_runtime.worker.training import Training, resolve
+from varuna_runtime.worker.vaults import Vaults
+
+_LAST_COPY_S = 1.0  # how long an ending process may go on with a copy
 
 
 class TrainRank:
@@ -46,7 +55,8 @@ class TrainRank:
         self._link = LateLink(order.rank)
         self._store = open_store(order.store_url)
         self._group = Group(order)
-        self._engine = RankEngine(
+        self._make_engine = partial(
+            RankEngine,
             training,
             resolve(training, order.spec),
             partitioned,
@@ -55,38 +65,65 @@ class TrainRank:
             device=self._device,
             generation=order.generation,
         )
+        self._engine = self._make_engine()
+        self._vaults = Vaults(order)
         self._callbacks = Callbacks(training.callbacks if order.rank == 0 else ())
-        self._resumption = Resumption(self._store, order.job, order.model, self._engine)
+        self._start: Start
         self._saver: Saver
+        self._copying: Copying
 
     def prepare(self) -> worker_pb2.PrepareReply:
-        """Load the newest complete checkpoint."""
-        step = self._resumption.load_newest(self._order.resume_step)
+        """Load the newest version there is: out of memory where that is as new as what is durable."""
+        self._start = Start(
+            self._engine,
+            Resumption(self._store, self._order.job, self._order.model, self._engine),
+            self._vaults.copies(self._engine.needed_segments),
+            resume_step=self._order.resume_step,
+        )
+        self._start.load_newest()
         return worker_pb2.PrepareReply(
-            plan_hash=self._order.plan.hash(), endpoint=self._group.endpoint, resume_step=step
+            plan_hash=self._order.plan.hash(),
+            endpoint=self._group.endpoint,
+            resume_step=self._start.loaded.step,
+            loaded=told_version(self._start.loaded),
+            loadable=[told_version(version) for version in self._start.loadable],
         )
 
-    def activate(self, endpoints: list[common_pb2.Endpoint]) -> None:
-        """Agree on plan and step, then join the group."""
-        meeting = self._group.meet(endpoints)
-        agreed = min(int(word) for word in meeting.gather("step", str(self._engine.step)))
-        if agreed != self._engine.step:
-            self._resumption.load_step(agreed)
+    def activate(self, request: worker_pb2.ActivateRequest) -> None:
+        """Agree on plan and version, join the group, and keep what the generation starts from."""
+        meeting = self._group.meet(list(request.endpoints))
+        self._load(agreed_version(request, meeting, self._start.loadable))
+        self._vaults.stop_reading()
+        keeper = self._vaults.keeper(self._engine)
+        self._mailbox.before_exit = partial(keeper.wait_copied, _LAST_COPY_S)
+        self._copying = Copying(self._engine, keeper, on_kept=self._tell_kept)
         self._link.attach(self._group.join(self._device, on_silence=self._progress.peer_silent))
         self._saver = self._make_saver()
+        self._copying.wait_begun()
+
+    def _load(self, version: Version) -> None:
+        if version == self._start.loaded:
+            return
+        if version.step:
+            self._start.load(version)
+        else:  # initial weights, though this rank could load more
+            self._engine = self._make_engine()
 
     def run(self) -> LastWord:
         """Run step by step until the end, or until all ranks agree to stop."""
         self._progress.tell(worker_pb2.WorkerProgress(active=self._active()))
         with closing(self._callbacks):
-            is_drained = self._run_to_the_end()
-        self._saver.settle()
-        if is_drained:
-            drained = common_pb2.Drained(step=self._engine.step)
+            drain = self._run_to_the_end()
+        if drain:
+            is_kept = self._copying.keep_last() and drain is Drain.KEPT
+            if not is_kept:
+                self._settle()
+            drained = common_pb2.Drained(step=self._engine.step, kept=is_kept)
             return LastWord(message=worker_pb2.WorkerProgress(drained=drained))
+        self._settle()
         digest = self._engine.weights_sha256()
         if self._order.rank == 0:
-            self._keep_ending(digest)
+            patiently(partial(self._keep_ending, digest))
         finished = common_pb2.Finished(
             step=self._engine.step, weights_sha256=digest if self._order.rank == 0 else ""
         )
@@ -99,16 +136,20 @@ class TrainRank:
             active.evaluations.extend(told_evaluation(r) for r in self._engine.evaluations)
         return active
 
-    def _run_to_the_end(self) -> bool:
-        """Return whether all ranks agreed to stop before it."""
+    def _run_to_the_end(self) -> Drain:
+        """Return how all ranks agreed to stop before it, if they did."""
         while not self._engine.is_over:
             done = self._run_next()
             self._saver.poll()
             if done.drain:
-                return True
+                return done.drain
             if isinstance(done, StepDone) and done.checkpoint:
                 self._saver.begin()
-        return False
+        return Drain.NONE
+
+    def _settle(self) -> None:
+        """Make the committed steps durable; while the store is away, wait: the state lives on here."""
+        patiently(partial(self._saver.settle, attempts=1), self._engine.all_agree)
 
     def _keep_ending(self, digest: str) -> None:
         ending = Ending(generation=self._order.generation, step=self._engine.step, weights_sha256=digest)
@@ -121,8 +162,9 @@ class TrainRank:
         self._group.leave()
 
     def abandon(self, err: BaseException) -> None:
-        """Tell the peers."""
+        """Tell the peers, then let a copy that is being made be finished."""
         self._link.abort(fault_of(err, self._order.rank))
+        self._mailbox.before_exit()
 
     def _run_next(self) -> StepDone | EvaluationDone:
         began_s = clock.now_s()
@@ -130,13 +172,15 @@ class TrainRank:
         if self._order.rank == 0 and self._saver.is_due:
             self._engine.request(checkpoint=True)
         while not isinstance(signal := self._engine.advance(), StepDone | EvaluationDone):
-            if self._mailbox.is_draining:
-                self._engine.request(drain=Drain.DURABLE)
+            self._engine.request(drain=self._mailbox.drain_wish)
             if isinstance(signal, Waiting):
                 self._link.wait()
             elif self._engine.is_evaluating:
                 self._progress.step_begins(self._engine.step)  # it may be long: each part counts by itself
-        self._tell(signal, clock.now_s() - began_s)
+        took_s = clock.now_s() - began_s
+        if isinstance(signal, StepDone):
+            self._copying.follow(signal)
+        self._tell(signal, took_s)
         return signal
 
     def _tell(self, done: StepDone | EvaluationDone, took_s: float) -> None:
@@ -166,10 +210,26 @@ class TrainRank:
             last_step=self._engine.step,
             last_s=clock.now_s(),
         )
-        return Saver(self._engine, writer, policy, clock=clock.now_s, on_durable=self._tell_durable)
+        return Saver(
+            self._engine,
+            writer,
+            policy,
+            clock=clock.now_s,
+            on_durable=self._tell_durable,
+            on_failed=self._tell_save_failed,
+        )
 
     def _tell_durable(self, step: int) -> None:
         """One rank's word is enough: the manifest is the same for all."""
         if self._order.rank == 0:
             durable = common_pb2.Durable(step=step, manifest_key=manifest_key(self._order.job, step))
             self._progress.tell(worker_pb2.WorkerProgress(durable=durable))
+
+    def _tell_save_failed(self, news: SaveFailed) -> None:
+        if self._order.rank == 0:
+            failed = common_pb2.SaveFailed(step=news.step, reason=news.reason)
+            self._progress.tell(worker_pb2.WorkerProgress(save_failed=failed))
+
+    def _tell_kept(self, step: int) -> None:
+        if self._order.rank == 0:
+            self._progress.tell(worker_pb2.WorkerProgress(kept=common_pb2.Kept(step=step)))

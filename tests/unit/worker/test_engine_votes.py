@@ -1,4 +1,5 @@
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -80,10 +81,10 @@ def test_the_saved_groups_name_every_parameter_of_the_model_on_every_rank() -> N
 def test_a_step_is_kept_if_every_rank_wants_it_and_recoverable_up_to_the_rank_that_is_behind() -> None:
     fleet = Fleet(toys.mlp_training(), "2x2")
     for rank, engine in enumerate(fleet.engines):
-        engine.tell_keeping(Keeping(wants=rank != 2, kept=5 + rank, can_drain=Drain.KEPT))
+        engine.keep_by(partial(Keeping, wants=rank != 2, kept=5 + rank, can_drain=Drain.KEPT))
     (first,) = fleet.train(1).steps
     assert (first.keep, first.recoverable) == (False, 5)
-    fleet.engines[2].tell_keeping(Keeping(wants=True, kept=4))
+    fleet.engines[2].keep_by(lambda: Keeping(wants=True, kept=4))
     (second,) = fleet.train(1).steps
     assert (second.keep, second.recoverable) == (True, 4)
 
@@ -91,10 +92,10 @@ def test_a_step_is_kept_if_every_rank_wants_it_and_recoverable_up_to_the_rank_th
 def test_a_drain_is_durable_if_some_rank_keeps_no_copies() -> None:
     fleet = Fleet(toys.mlp_training(), "1x2")
     for engine in fleet.engines:
-        engine.tell_keeping(Keeping(can_drain=Drain.KEPT))
+        engine.keep_by(lambda: Keeping(can_drain=Drain.KEPT))
     fleet.engines[0].request(drain=Drain.KEPT)
     assert fleet.train(1).steps[0].drain is Drain.KEPT
-    fleet.engines[1].tell_keeping(Keeping())
+    fleet.engines[1].keep_by(Keeping)
     fleet.engines[0].request(drain=Drain.KEPT)
     assert fleet.train(1).steps[0].drain is Drain.DURABLE
 

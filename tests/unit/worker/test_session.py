@@ -25,7 +25,7 @@ class FakeRank:
         self._call("prepare")
         return worker_pb2.PrepareReply(plan_hash="h")
 
-    def activate(self, endpoints: list[common_pb2.Endpoint]) -> None:
+    def activate(self, request: worker_pb2.ActivateRequest) -> None:
         self._call("activate")
 
     def run(self) -> LastWord:

@@ -1,0 +1,55 @@
+"""One rank's copies through a training: which step is kept, when older generations may go, the last one."""
+
+from collections.abc import Callable
+
+from varuna_runtime.worker.engine import RankEngine
+from varuna_runtime.worker.keeping import Keeper
+from varuna_runtime.worker.signals import StepDone
+
+_COPY_S = 60.0  # for memory to be copied; a node that needs longer is as good as dead
+_PUSH_S = 30.0
+
+
+class Copying:
+    """Every rank makes the same calls after the same steps."""
+
+    def __init__(self, engine: RankEngine, keeper: Keeper, *, on_kept: Callable[[int], None]) -> None:
+        """Begin with the step that the generation starts from.
+
+        `on_kept` gets the first step of which every rank's copies are complete, once.
+        """
+        self._engine, self._keeper, self._on_kept = engine, keeper, on_kept
+        self._first_step = self._begun_step = engine.step
+        self._is_safe = False
+        engine.keep_by(lambda: keeper.says)
+        if engine.step:
+            keeper.begin()
+        else:
+            keeper.starts()
+
+    def wait_begun(self) -> None:
+        """Wait until this node holds the step that the generation starts from."""
+        self._keeper.wait_copied(_COPY_S)
+
+    def follow(self, done: StepDone) -> None:
+        """Act on a committed step: keep it if all ranks do; drop what is older than this generation."""
+        if done.keep:
+            self._begin()
+        if not self._is_safe and done.recoverable >= self._first_step:
+            self._is_safe = True
+            self._keeper.retire()
+            self._on_kept(done.recoverable)
+
+    def keep_last(self) -> bool:
+        """Keep the committed steps and return whether every rank's node holds them; blocks."""
+        is_well = self._keeper.wait_done(_PUSH_S) and self._keeper.is_able
+        if self._begun_step != self._engine.step:
+            if not self._engine.all_agree(is_well):  # the last copy is whole everywhere: it may be followed
+                return False
+            self._begin()
+            self._keeper.wait_done(_PUSH_S)
+        return self._engine.all_agree(self._keeper.holds(self._engine.step))
+
+    def _begin(self) -> None:
+        self._begun_step = self._engine.step
+        self._keeper.begin()

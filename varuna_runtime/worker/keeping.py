@@ -1,0 +1,314 @@
+"""One rank's own copies: memory of its node's vault, filled behind the training, then sent to buddies.
+
+Training waits only for tensors that are still being read when the next step would change them, and never
+for a buddy. Made after any fork.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from varuna_runtime.checkpoint.staging import stage
+from varuna_runtime.spec.copies import CopiedTensor, Copy, CopyRecord, Version
+from varuna_runtime.spec.errors import VarunaError, VaultLost, VaultRefused
+from varuna_runtime.spec.manifest import TrainerState
+from varuna_runtime.worker.copy_layout import arranged, size_of, tensor_over
+from varuna_runtime.worker.engine import EngineState, Keeping
+from varuna_runtime.worker.signals import Drain
+
+STALL_SHARE = 0.03  # of the time may be spent waiting for copies
+_SMOOTHING = 0.25
+_FIRST_USES = 2  # of each buffer: new memory is slow once
+RETRY_S = 3.0  # before a buddy that failed is tried again
+_FAULTS = (VaultLost, VaultRefused)
+
+
+@dataclass(slots=True, kw_only=True)
+class KeepPolicy:
+    """When this rank wants another copy: at every step while they cost little."""
+
+    last_s: float
+    wait_s: float = 0.0
+    stall_s: float = 0.0  # of a copy, smoothed
+    num_learnt: int = 0
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether waiting for one more copy stays within its share of the time."""
+        return now_s - self.last_s >= self.wait_s
+
+    def begun(self, now_s: float) -> None:
+        """A copy began."""
+        self.last_s = now_s
+
+    def learnt(self, stall_s: float) -> None:
+        """Training stood still for so long because of a copy."""
+        self.num_learnt += 1
+        if self.num_learnt <= _FIRST_USES:
+            return
+        is_first = self.num_learnt == _FIRST_USES + 1
+        self.stall_s = stall_s if is_first else self.stall_s + _SMOOTHING * (stall_s - self.stall_s)
+        self.wait_s = self.stall_s / STALL_SHARE
+
+
+class Buffer(Protocol):
+    """Memory for one copy; see `vault.client.Buffer`."""
+
+    memory: memoryview
+
+    def begin(self) -> None:
+        """It is no copy from now on."""
+        ...
+
+    def seal(self, record: CopyRecord) -> None:
+        """It is complete."""
+        ...
+
+
+class OwnMemory(Protocol):
+    """The vault of this node; see `vault.client.LocalVault`."""
+
+    def allocate(self, *, generation: int, rank: int, num_bytes: int) -> "tuple[Buffer, Buffer] | None":
+        """Return two buffers; None over the limit."""
+        ...
+
+    def retire(self, before_generation: int) -> None:
+        """Drop copies of older generations."""
+        ...
+
+
+class Buddy(Protocol):
+    """A connection to another node's vault; see `vault.client.RemoteVault`."""
+
+    def store(self, record: CopyRecord, memory: memoryview) -> None:
+        """Have it keep a copy; VaultLost, VaultRefused."""
+        ...
+
+    def close(self) -> None:
+        """End the connection."""
+        ...
+
+
+class Line:
+    """The way to one buddy: kept open, opened anew after a while when it failed."""
+
+    def __init__(self, name: str, connect: Callable[[], Buddy], clock: Callable[[], float]) -> None:
+        self._name = name
+        self._connect = connect
+        self._clock = clock
+        self._buddy: Buddy | None = None
+        self._not_before_s = 0.0
+        self._is_failing = False
+
+    def store(self, record: CopyRecord, memory: memoryview) -> bool:
+        """Return whether the buddy keeps the copy."""
+        if self._is_failing and self._clock() < self._not_before_s:
+            return False
+        try:
+            if self._buddy is None:
+                self._buddy = self._connect()
+            self._buddy.store(record, memory)
+        except _FAULTS as err:
+            self._fail(err)
+            return False
+        if self._is_failing:
+            print(f"varuna: node {self._name} keeps copies again", flush=True)  # noqa: T201
+        self._is_failing = False
+        return True
+
+    def _fail(self, err: VarunaError) -> None:
+        if not self._is_failing:
+            print(f"varuna: node {self._name} keeps no copies: {err}", flush=True)  # noqa: T201
+        if self._buddy is not None:
+            self._buddy.close()
+        self._buddy, self._is_failing = None, True
+        self._not_before_s = self._clock() + RETRY_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Whose copies these are."""
+
+    job: str
+    generation: int
+    rank: int
+    replica: int
+    replicas: int
+    is_shared: bool
+
+
+class Engine(Protocol):
+    """What is copied; see `engine.RankEngine`."""
+
+    @property
+    def step(self) -> int:
+        """Committed steps."""
+        ...
+
+    def state(self) -> EngineState:
+        """Live tensors and what goes with them."""
+        ...
+
+    def before_change(self, wait: Callable[[], object]) -> None:
+        """Have `wait` called before tensors change."""
+        ...
+
+
+class Keeper:
+    """The copies of one rank. All ranks begin them after the same steps."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        vault: OwnMemory | None,
+        buddies: Sequence[Line],
+        owner: Owner,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        """Without a vault nothing is ever kept."""
+        self._engine, self._vault, self._buddies, self._owner = engine, vault, buddies, owner
+        self._clock = clock
+        self._policy = KeepPolicy(last_s=clock())
+        self._spare: list[Buffer] = []  # the next to be filled first
+        self._num_bytes = -1
+        self._changed = threading.Condition()  # guards everything below
+        self._is_busy = self._is_copying = False
+        self._held_step = -1
+        self._kept_step = -1
+
+    @property
+    def is_able(self) -> bool:
+        """Whether there is a vault that takes copies."""
+        return self._vault is not None
+
+    @property
+    def says(self) -> Keeping:
+        """What to vote."""
+        with self._changed:
+            is_able, is_busy, kept = self.is_able, self._is_busy, self._kept_step
+        return Keeping(
+            wants=is_able and not is_busy and self._policy.is_due(self._clock()),
+            kept=kept if is_able else -1,
+            can_drain=Drain.KEPT if is_able else Drain.DURABLE,
+        )
+
+    def holds(self, step: int) -> bool:
+        """Return whether this node's copy of the step is complete."""
+        with self._changed:
+            return self.is_able and self._held_step == step
+
+    def starts(self) -> None:
+        """Initial weights need no copy: every rank can make them again."""
+        with self._changed:
+            self._kept_step = self._engine.step
+
+    def begin(self) -> None:
+        """Copy the committed steps behind the training; no copy may be under way."""
+        began_s = self._clock()
+        if self._vault is None:
+            return
+        state = self._engine.state()
+        places = arranged(state.segments)
+        buffer = self._next_buffer(self._vault, size_of(places))
+        if buffer is None:
+            return
+        with self._changed:
+            assert not self._is_busy, "the last copy is under way"
+            self._is_busy = self._is_copying = True
+        self._policy.begun(began_s)
+        record = self._record(places, state.trainer, state.segments)
+        pairs = [(tensor_over(buffer.memory, p), state.segments[p.segment][p.name]) for p in places]
+        staging = stage(pairs, lambda: self._complete(buffer, record), name=f"keep-{self._owner.rank}")
+        called_s = self._clock() - began_s
+
+        def wait() -> None:
+            waiting_s = self._clock()
+            try:
+                staging.wait()
+            finally:
+                self._policy.learnt(called_s + self._clock() - waiting_s)
+
+        self._engine.before_change(wait)
+
+    def wait_copied(self, timeout_s: float) -> bool:
+        """Return whether no copy is being made on this node any more; buddies may be behind."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._is_copying, timeout_s)
+
+    def wait_done(self, timeout_s: float) -> bool:
+        """Return whether the last copy is made and was offered to every buddy."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._is_busy, timeout_s)
+
+    def retire(self) -> None:
+        """Drop what older generations left on this node."""
+        if self._vault is None:
+            return
+        try:
+            self._vault.retire(self._owner.generation)
+        except _FAULTS as err:
+            self._give_up(str(err))
+
+    def _next_buffer(self, vault: OwnMemory, num_bytes: int) -> Buffer | None:
+        """Return memory that may be written to; None: the vault gives none, and nothing is kept any more."""
+        try:
+            if num_bytes > self._num_bytes:
+                pair = vault.allocate(
+                    generation=self._owner.generation, rank=self._owner.rank, num_bytes=num_bytes
+                )
+                if pair is None:
+                    raise VaultRefused("over the limit of this node's vault")
+                self._spare, self._num_bytes = list(pair), num_bytes
+            self._spare.append(self._spare.pop(0))
+            self._spare[-1].begin()
+        except _FAULTS as err:
+            self._give_up(str(err))
+            return None
+        return self._spare[-1]
+
+    def _record(
+        self,
+        places: tuple[CopiedTensor, ...],
+        trainer: TrainerState,
+        segments: Mapping[int, Mapping[str, Tensor]],
+    ) -> CopyRecord:
+        owner = self._owner
+        copy = Copy(
+            job=owner.job,
+            version=Version(step=trainer.step, generation=owner.generation),
+            rank=owner.rank,
+            replica=owner.replica,
+            replicas=owner.replicas,
+            segments=tuple(sorted(segments)),
+            is_shared=owner.is_shared,
+            num_bytes=size_of(places),
+        )
+        return CopyRecord(copy=copy, tensors=places, trainer=trainer)
+
+    def _complete(self, buffer: Buffer, record: CopyRecord) -> None:
+        """In the copying thread, once all bytes are there."""
+        step = record.copy.version.step
+        try:
+            buffer.seal(record)
+        except _FAULTS as err:
+            self._give_up(str(err))
+            return
+        with self._changed:
+            self._held_step, self._is_copying = step, False
+            self._changed.notify_all()
+        memory = buffer.memory[: record.copy.num_bytes]
+        num_kept = sum(line.store(record, memory) for line in self._buddies)
+        with self._changed:
+            self._kept_step = step if num_kept == len(self._buddies) else -1
+            self._is_busy = False
+            self._changed.notify_all()
+
+    def _give_up(self, reason: str) -> None:
+        print(f"varuna: no copies are kept here: {reason}", flush=True)  # noqa: T201
+        with self._changed:
+            self._vault, self._held_step, self._kept_step = None, -1, -1
+            self._is_busy = self._is_copying = False
+            self._changed.notify_all()
