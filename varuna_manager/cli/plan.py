@@ -197,4 +197,7 @@ def _reasons(why: Explanation) -> list[RenderableType]:
     if why.spare_nodes:
         reason = f" ({why.spare_reason})" if why.spare_reason else ""
         parts += ["", f"spare nodes: {', '.join(why.spare_nodes)}{reason}"]
+    if why.moved_bytes is not None:
+        there = f"{size(why.moved_bytes)} of {size(why.needed_bytes)} of state move to another node"
+        parts += ["", f"to move: {there}; the rest is used where it is"]
     return [*parts, "", f"from the profile: {why.profile_source}"]

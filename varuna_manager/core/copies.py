@@ -77,6 +77,17 @@ def _with_vault(state: State, names: Iterable[str]) -> set[str]:
     return {name for name in names if state.nodes[name].vault_port}
 
 
+def held(job: Job, nodes: Iterable[Node]) -> dict[str, tuple[int, ...]]:
+    """Return, by node, the segments of the newest generation with copies that its memory may hold."""
+    newest = max((each.generation for held in job.holders.values() for each in held), default=0)
+    return {
+        node.node: each.segments
+        for node in nodes
+        for each in job.holders.get(node.node, ())
+        if each.generation == newest and _is_open(node)
+    }
+
+
 # --- who may hold some ---------------------------------------------------------------------------------
 
 

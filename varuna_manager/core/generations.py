@@ -54,6 +54,7 @@ def ask(change: Change, job: Job, nodes: tuple[Node, ...]) -> None:
         batch=job.batch,
         running=job.run.plan if job.run and job.run.number == job.refreshed_generation else None,
         outlook=_outlook(change, job, nodes),
+        held=copies.held(job, nodes),
     )
     change.do(MakePlan(job=job.job, pool_version=version, request=request))
 

@@ -6,6 +6,7 @@ from math import isinf
 
 from varuna_manager.planner.candidates import Shape
 from varuna_manager.planner.memory import kept, peak_bytes
+from varuna_manager.planner.movement import moved_bytes, needed_bytes
 from varuna_manager.planner.outlook import UNSEEN
 from varuna_manager.planner.pipeline import pipeline
 from varuna_manager.planner.request import Explanation, PlanRequest, Rival, StageLine
@@ -69,6 +70,8 @@ def explanation(
         objective=request.spec.objective,
         value=searched.value,
         outlook=(request.outlook or UNSEEN) if request.spec.objective is Objective.PROGRESS else None,
+        needed_bytes=needed_bytes(request, plan),
+        moved_bytes=moved_bytes(request, plan) if request.held else None,
     )
 
 

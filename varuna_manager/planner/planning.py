@@ -12,9 +12,8 @@ from varuna_manager.planner.pools import SlotPool, by_price, pools
 from varuna_manager.planner.refusals import refused_memory, refused_request, refused_shapes
 from varuna_manager.planner.request import PlannableNode, PlanOutcome, PlanRequest
 from varuna_manager.planner.running import running_step_s
-from varuna_manager.planner.search import Scored, fits, search
+from varuna_manager.planner.search import fits, plan_of, search
 from varuna_runtime.spec.job import Exactness, Objective
-from varuna_runtime.spec.layout import Plan
 from varuna_runtime.spec.programs import stage_program
 from varuna_runtime.spec.schedule import Program
 from varuna_runtime.spec.schedule_check import validate
@@ -49,7 +48,7 @@ def _searched(request: PlanRequest, usable: Sequence[PlannableNode], every: Sequ
     searched = search(replace(request, nodes=tuple(usable)), choices, found)
     if searched.best is None:
         return PlanOutcome(outcome=refused_memory(request, every, usable, found), explanation=None)
-    chosen = _plan(searched.best, choices)
+    chosen = plan_of(request, choices, searched.best)
     most = max(CHECKED_OPS // chosen.layout.stages, 1)
     for num_micro in {min(share, most) for share in shares(chosen.batch, chosen.layout.replicas)}:
         _check(tuple(stage_program(chosen, stage, num_micro) for stage in range(chosen.layout.stages)))
@@ -93,16 +92,3 @@ def _lasting_shapes(
         return every
     fewest = pools(usable, request.spec.nodes.min)
     return tuple(shape for shape in every if fits(request, shape, fewest)) or every
-
-
-def _plan(best: Scored, choices: Sequence[Shape]) -> Plan:
-    candidate = best.candidate
-    assert best.stages is not None
-    return Plan(
-        layout=candidate.layout,
-        stages=best.stages,
-        schedule=candidate.schedule,
-        batch=choices[candidate.shape].batch,
-        placement=candidate.pool.placement(candidate.layout),
-        predicted_step_s=best.step_s,
-    )

@@ -1,6 +1,7 @@
 """The planner's question and answer: records only."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from varuna_manager.planner.outlook import Outlook
 from varuna_manager.planner.timing import Pipeline
@@ -39,6 +40,7 @@ class PlanRequest:
     batch: BatchShape | None
     running: Plan | None = None  # whose step this profile is to predict too
     outlook: Outlook | None = None  # what `objective: progress` reckons with; None: as before any observation
+    held: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by node: segments in its memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,10 @@ class Explanation:
     objective: Objective = Objective.THROUGHPUT
     value: float = 0.0  # samples per second, per dollar, or until the horizon of `outlook`; 0: not told
     outlook: Outlook | None = None  # of `objective: progress`
+    needed_bytes: int = 0  # of state that its ranks load
+    moved_bytes: int | None = (
+        None  # of these from other nodes' memory, or the store; None: all, none was held
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,18 +17,21 @@ from varuna_manager.planner.candidates import (
     modest_layouts,
 )
 from varuna_manager.planner.grid import grid_of
+from varuna_manager.planner.movement import moved_bytes, settled
 from varuna_manager.planner.pipeline import Pipeline, most_whole, pipeline
 from varuna_manager.planner.pools import SlotPool
 from varuna_manager.planner.request import PlanRequest
 from varuna_manager.planner.simulate import Simulation, simulate
 from varuna_manager.planner.stages import WIDE_STEP, StageCutter, links, stage_cutter
-from varuna_runtime.spec.layout import Layout, Stage
+from varuna_runtime.spec.layout import Layout, Plan, Stage
 
 MOVED_MAX = 128
 """Stages times micro-batches up to which cuts are moved after the simulation: with more, the best cuts for
 the bound simulate as its optimum, and what moves won in forty random plans was less than 0.01%."""
 MOVED_GAP = 0.001
 """Gap between simulation and bound below which no cut is moved."""
+NEAR = 0.005
+"""Share of the score below which plans count as alike when one of them moves fewer bytes."""
 OTHERS_MAX = 16  # of each sort that was not simulated, kept for the explanation
 
 
@@ -80,6 +83,8 @@ def search(request: PlanRequest, choices: Sequence[Shape], found: Sequence[SlotP
         if scored.simulation is not None and (best is None or scored.rank < best.rank):
             best = scored
         tried.append(scored)
+    if best is not None and request.held:
+        best = _least_moving(request, choices, best, tried)
     others = [one for one in (*tried, *waiting.rest()) if one is not best]
     return Searched(
         best=best,
@@ -89,6 +94,35 @@ def search(request: PlanRequest, choices: Sequence[Shape], found: Sequence[SlotP
         num_layouts=len(rows),
         num_simulated=len(tried),
     )
+
+
+def plan_of(request: PlanRequest, choices: Sequence[Shape], scored: Scored) -> Plan:
+    """Return the plan of a candidate that fits, with its ranks where most of their state is."""
+    candidate = scored.candidate
+    assert scored.stages is not None
+    plan = Plan(
+        layout=candidate.layout,
+        stages=scored.stages,
+        schedule=candidate.schedule,
+        batch=choices[candidate.shape].batch,
+        placement=candidate.pool.placement(candidate.layout),
+        predicted_step_s=scored.step_s,
+    )
+    return settled(request, plan)
+
+
+def _least_moving(
+    request: PlanRequest, choices: Sequence[Shape], best: Scored, tried: Iterable[Scored]
+) -> Scored:
+    """Return of those simulated that are nearly as good as the best the one that moves fewest bytes."""
+    near = [
+        one
+        for one in tried
+        if one.simulation is not None
+        and one.score <= best.score * (1 + NEAR)
+        and one.step_s <= best.step_s * (1 + NEAR)
+    ]
+    return min(near, key=lambda one: (moved_bytes(request, plan_of(request, choices, one)), one.rank))
 
 
 def fits(request: PlanRequest, shape: Shape, found: Sequence[SlotPool]) -> bool:
