@@ -66,6 +66,7 @@ def assemble(
         model_hash=model.hash(),
         shards=tuple(sorted((s for r in records for s in r.shards), key=lambda shard: shard.key)),
         trainer=trainer,
+        tied=tuple(tuple(use.name for use in tie.uses) for tie in model.tied),
     )
     try:
         check_model(manifest, model)

@@ -12,23 +12,32 @@ _OBJECT = re.compile(r".*/(?P<step>\d{12,})/(g(?P<generation>\d+)/)?[^/]+")
 
 
 def prune(store: Store, job: str, *, keep: int, generation: int, up_to: int) -> tuple[str, ...]:
-    """Delete what the newest `keep` complete steps do not need, and return the deleted keys.
+    """Delete what `doomed` names and return the deleted keys.
+
+    Idempotent; a crash in the middle leaves what the next call deletes.
+    """
+    deleted = doomed(store, job, keep=keep, generation=generation, up_to=up_to)
+    store.delete(deleted)
+    store.sweep(job_prefix(job), before=f"{up_to:012d}")
+    return deleted
+
+
+def doomed(store: Store, job: str, *, keep: int, generation: int, up_to: int) -> tuple[str, ...]:
+    """Return the keys that the newest `keep` complete steps do not need, in the order to delete them.
 
     Only below step `up_to`, the one that `generation` has just saved or failed to: none in flight is below
     it. What failed saves left must not fill the store for the next ones.
     A manifest goes before its shards. Without a manifest, only shards of this and older generations go:
-    they were abandoned. Idempotent; a crash in the middle leaves what the next call deletes.
+    they were abandoned.
     """
     complete = [step for step in complete_steps(store, job) if step <= up_to]
     kept = set(complete[-max(keep, 1) :])
-    deleted: list[str] = []
+    found: list[str] = []
     for step, keys in sorted(_by_step(store.list(job_prefix(job))).items()):
         if step < up_to:
-            doomed = _unnamed(store, job, step, keys) if step in kept else _ordered(job, step, keys)
-            deleted += [key for key in doomed if manifest_key(job, step) in keys or _age(key) <= generation]
-    store.delete(deleted)
-    store.sweep(job_prefix(job), before=f"{up_to:012d}")
-    return tuple(deleted)
+            useless = _unnamed(store, job, step, keys) if step in kept else _ordered(job, step, keys)
+            found += [key for key in useless if manifest_key(job, step) in keys or _age(key) <= generation]
+    return tuple(found)
 
 
 def _by_step(keys: Iterable[str]) -> dict[int, list[str]]:

@@ -135,9 +135,9 @@ def check(entry: ShardEntry, data: Readable) -> None:
         raise CheckpointRefused(f"{entry.key}: holds {found.key} or other tensors than the manifest says")
 
 
-def placed(entry: ShardEntry, data: Readable) -> tuple[Placed, ...]:
-    """Return where each tensor of a shard that `check` let pass is."""
-    return header_of(data).tensors if entry.tensors else ()
+def placed(data: Readable) -> tuple[Placed, ...]:
+    """Return where each tensor of a shard is; see `check` too."""
+    return header_of(data).tensors
 
 
 def _as_format_1(entry: ShardEntry, sha256: str) -> ShardEntry:

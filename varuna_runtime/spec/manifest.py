@@ -104,6 +104,7 @@ class Manifest:
     model_hash: str
     shards: tuple[ShardEntry, ...]
     trainer: TrainerState
+    tied: tuple[tuple[str, ...], ...] = ()  # names of one parameter in the model; it is held under the first
     sha256: str = ""  # of the manifest without it; not in format 1
 
 

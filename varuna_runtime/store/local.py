@@ -64,6 +64,11 @@ class FileStore(ObjectStore):
         is_empty = prefix and not (self._root / checked(prefix)).is_dir()
         return {} if is_empty else super().sizes(prefix)
 
+    def written_at(self, prefix: str) -> dict[str, float]:
+        """See Store; see `sizes` too."""
+        is_empty = prefix and not (self._root / checked(prefix)).is_dir()
+        return {} if is_empty else super().written_at(prefix)
+
     def sweep(self, folder: str, *, before: str) -> None:
         """See Store; empty folders go too."""
         parent = self._root / checked(folder)

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import obstore
 from obstore.exceptions import (
@@ -17,6 +19,9 @@ from obstore.exceptions import (
 from obstore.store import ObjectStore as AnyStore
 
 from varuna_runtime.spec.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 _SEGMENT = r"[A-Za-z0-9_=+\-][A-Za-z0-9._=+\-]*"
 _CHUNK_BYTES = 1 << 20
@@ -144,13 +149,17 @@ class ObjectStore:
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """See Store."""
+        return {path: int(meta["size"]) for path, meta in self._listed(prefix)}
+
+    def written_at(self, prefix: str) -> dict[str, float]:
+        """See Store."""
+        return {path: meta["last_modified"].timestamp() for path, meta in self._listed(prefix)}
+
+    def _listed(self, prefix: str) -> "Iterator[tuple[str, ObjectMeta]]":
         with translated(prefix):
-            found = [
-                (str(meta["path"]), int(meta["size"]))
-                for chunk in obstore.list(self._inner, checked(prefix) if prefix else None)
-                for meta in chunk
-            ]
-        return dict(sorted(found))
+            chunks = obstore.list(self._inner, checked(prefix) if prefix else None)
+            found = [(str(meta["path"]), meta) for chunk in chunks for meta in chunk]
+        yield from sorted(found, key=itemgetter(0))
 
     def delete(self, keys: Iterable[str]) -> None:
         """See Store."""

@@ -95,6 +95,10 @@ class RetryingStore:
         """See Store."""
         return self._retried(lambda _: self._inner.sizes(prefix))
 
+    def written_at(self, prefix: str) -> dict[str, float]:
+        """See Store."""
+        return self._retried(lambda _: self._inner.written_at(prefix))
+
     def delete(self, keys: Iterable[str]) -> None:
         """See Store."""
         ordered = tuple(keys)

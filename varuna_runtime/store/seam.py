@@ -56,6 +56,9 @@ class Store(Protocol):
     def sizes(self, prefix: str) -> dict[str, int]:
         """Return the bytes of each object below a prefix, by key, sorted."""
 
+    def written_at(self, prefix: str) -> dict[str, float]:
+        """Return when each object below a prefix was written, in Unix seconds by the store's own clock."""
+
     def delete(self, keys: Iterable[str]) -> None:
         """Delete in the order given; a missing object is fine."""
 
