@@ -186,6 +186,14 @@ class PlanReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """Where checkpoints are."""
+
+    url: str
+    job: str  # id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """What a submit carries; the bundle was put before."""
 
@@ -194,6 +202,7 @@ class Submission:
     bundle: str
     user: str
     request_id: str  # a repeated one gives the same job
+    job: str = ""  # id, where a checkpoint was put for it before
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     profile: Profile | None = None  # dry runs only; None: the manager's cached one
 
@@ -298,6 +307,11 @@ class Client:
         """Return the pools in the order of manager.yaml."""
         return tuple(_record(PoolStatus, p) for p in self._call(self._stub.Pools, pb.PoolsRequest()).pools)
 
+    def storage(self, job: str = "") -> Storage:
+        """Return where the checkpoints of a job are, or of jobs that name no store of their own."""
+        reply = self._call(self._stub.Storage, pb.StorageRequest(job=job))
+        return Storage(url=reply.url, job=reply.job)
+
     def plan(
         self,
         job: str,
@@ -389,6 +403,7 @@ def _submit_request(submission: Submission) -> pb.SubmitRequest:
         profile_json=b"" if profile is None else canonical.dumps(profile),
         user=submission.user,
         request_id=submission.request_id,
+        job=submission.job,
     )
 
 

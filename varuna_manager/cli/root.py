@@ -44,6 +44,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "simulate": Entry("simulate", "Replay a recorded pool on a job, without a manager."),
         "cancel": Entry("status", "End a job."),
     },
+    "Checkpoints": {
+        "checkpoint": Entry("checkpoint", "Show, verify, prune, export and import checkpoints."),
+    },
     "Nodes": {
         "nodes": Entry("nodes", "Show the nodes the manager knows."),
         "drain": Entry("nodes", "Move the work off a node and let it leave."),

@@ -11,15 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import click
+
 from varuna_manager import config
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.spec.manifest import ImportOrder
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.profile import Profile
 
 WITHIN_S = 150.0
 """As long as an agent gives a launcher; a script that takes longer here could not start there."""
+IMPORT_WITHIN_S = 24 * 3600.0
 _LEAVE_S = 2.0
 
 
@@ -29,6 +33,12 @@ class ScriptRefused(InvalidInput):
     def __init__(self, message: str, detail: str) -> None:
         super().__init__(message)
         self.detail = detail
+
+
+def tell_detail(refused: ScriptRefused) -> None:
+    """Print the script's traceback, if there is one."""
+    if refused.detail:
+        click.echo(refused.detail.rstrip(), err=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +64,29 @@ def measure(spec: JobSpec, workdir: Path, *, with_profile: bool) -> Measured:
     )
 
 
-def _run(module: str, spec: JobSpec, workdir: Path) -> dict[str, Any]:
+def imported(spec: JobSpec, workdir: Path, order: ImportOrder) -> Measured:
+    """Make the checkpoint that a job starts from, and return the structure of its model; ScriptRefused."""
+    answer = _run("varuna_runtime.worker.importing", spec, workdir, order=order)
+    model = canonical.loads(ModelRecord, json.dumps(answer["model"]))
+    return Measured(model=model, profile=None, warnings=tuple(answer["warnings"]))
+
+
+def _run(module: str, spec: JobSpec, workdir: Path, *, order: object = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="varuna-submit-") as scratch:
-        job_file = Path(scratch, "job.json")
+        job_file, order_file = Path(scratch, "job.json"), Path(scratch, "order.json")
         job_file.write_bytes(canonical.dumps(spec))
-        return _answer(module, job_file, spec, workdir)
+        if order is None:
+            return _answer([module], job_file, spec, workdir, within_s=WITHIN_S)
+        order_file.write_bytes(canonical.dumps(order))
+        return _answer([module, str(order_file)], job_file, spec, workdir, within_s=IMPORT_WITHIN_S)
 
 
-def _answer(module: str, job_file: Path, spec: JobSpec, workdir: Path) -> dict[str, Any]:
+def _answer(
+    module: list[str], job_file: Path, spec: JobSpec, workdir: Path, *, within_s: float
+) -> dict[str, Any]:
     """Run the module; the answer has a pipe of its own, since the script may print anything."""
     read_end, write_end = os.pipe()
-    command = [sys.executable, "-m", module, "--job", str(job_file), "--workdir", str(workdir)]
+    command = [sys.executable, "-m", *module, "--job", str(job_file), "--workdir", str(workdir)]
     command += ["--fd", str(write_end), spec.entrypoint, *spec.args]
     with os.fdopen(read_end, "rb") as answers:
         try:
@@ -77,7 +99,7 @@ def _answer(module: str, job_file: Path, spec: JobSpec, workdir: Path) -> dict[s
             )
         finally:
             os.close(write_end)
-        return parsed(*heard(process, answers, WITHIN_S), spec)
+        return parsed(*heard(process, answers, within_s), spec)
 
 
 def heard(process: subprocess.Popen[bytes], answers: BinaryIO, within_s: float) -> tuple[bytes, int | None]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from varuna_manager.cli.checkpoint_import import check_imported, import_weights
 from varuna_manager.cli.connect import connect, is_served_here, patiently, user_name
 from varuna_manager.cli.follow import follow as follow_job
 from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job, store_mistakes
@@ -15,7 +16,7 @@ from varuna_manager.cli.options import examples, follow_option, json_option, man
 from varuna_manager.cli.output import print_json
 from varuna_manager.cli.plan import show
 from varuna_manager.cli.profile_file import profile_for, profile_option
-from varuna_manager.cli.scripts import Measured, ScriptRefused, measure
+from varuna_manager.cli.scripts import Measured, ScriptRefused, measure, tell_detail
 from varuna_manager.client import Client, PlanReport, Submission
 from varuna_runtime.spec.errors import Conflict
 from varuna_runtime.spec.mistakes import Mistake
@@ -30,6 +31,14 @@ RETRY_WITHIN_S = 60.0
 @click.argument("file", type=click.Path(path_type=Path))
 @follow_option("Show the job until it is over; ctrl-C leaves it running.")
 @click.option("--dry-run", is_flag=True, help="Show the plan for the present pool; start nothing.")
+@click.option(
+    "--from",
+    "weights",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Weights to start from: safetensors (file, folder or index) or a state dict of torch.save.",
+)
+@click.option("--id", "job_id", metavar="ID", help="Start from what `varuna checkpoint import` made for ID.")
 @profile_option
 @json_option
 @manager_option
@@ -38,6 +47,8 @@ def submit(
     *,
     follow: bool,
     dry_run: bool,
+    weights: Path | None,
+    job_id: str | None,
     profile_file: Path | None,
     as_json: bool,
     manager: str | None,
@@ -49,6 +60,8 @@ def submit(
     """
     if profile_file is not None and not dry_run:
         raise click.UsageError("--profile is for --dry-run: a job that starts is measured on its nodes")
+    if sum((dry_run, weights is not None, job_id is not None)) > 1:
+        raise click.UsageError("--dry-run, --from and --id exclude each other")
     job = read_job(file)
     if not isinstance(job, JobOnDisk):
         return _refuse(job)
@@ -56,7 +69,13 @@ def submit(
         client.nodes()  # a missing manager is told before the script is loaded
         if is_served_here(client.address) and (mistakes := store_mistakes(job.located)):
             return _refuse(mistakes)
-        measured = _measured(job, with_profile=False)
+        if weights is not None:
+            made = import_weights(job, weights, job.spec.checkpoint.store or client.storage().url)
+            job_id, measured = made.job, made.measured
+        else:
+            measured = _measured(job, with_profile=False)
+        if job_id is not None and weights is None:
+            check_imported(job, job_id, measured, job.spec.checkpoint.store or client.storage().url)
         if mistakes := model_mistakes(job.located, measured.model):
             return _refuse(mistakes)
         for warning in measured.warnings:
@@ -67,7 +86,7 @@ def submit(
             return show(_dry_run(client, job, measured), as_json=as_json)
     with packed(job.workdir) as (bundle, archive):
         patiently(lambda: _put(bundle.sha256, archive, manager), RETRY_WITHIN_S)
-    submission = _submission(job, measured, bundle=bundle.sha256, secrets=job.secrets)
+    submission = _submission(job, measured, bundle=bundle.sha256, secrets=job.secrets, job_id=job_id)
     name = patiently(lambda: _submitted(submission, manager), RETRY_WITHIN_S)
     if as_json:
         print_json({"job": name})
@@ -104,12 +123,18 @@ def _measured(job: JobOnDisk, *, with_profile: bool) -> Measured:
     try:
         return measure(job.spec, job.workdir, with_profile=with_profile)
     except ScriptRefused as err:
-        if err.detail:
-            click.echo(err.detail.rstrip(), err=True)
+        tell_detail(err)
         raise
 
 
-def _submission(job: JobOnDisk, measured: Measured, *, bundle: str, secrets: Mapping[str, str]) -> Submission:
+def _submission(
+    job: JobOnDisk,
+    measured: Measured,
+    *,
+    bundle: str,
+    secrets: Mapping[str, str],
+    job_id: str | None = None,
+) -> Submission:
     return Submission(
         spec=job.spec,
         model=measured.model,
@@ -117,6 +142,7 @@ def _submission(job: JobOnDisk, measured: Measured, *, bundle: str, secrets: Map
         bundle=bundle,
         user=user_name(),
         request_id=uuid.uuid4().hex,
+        job=job_id or "",
         secrets=dict(secrets),
     )
 

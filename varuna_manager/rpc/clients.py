@@ -94,6 +94,18 @@ class ClientService(TokenCalls, BundleCalls, client_pb2_grpc.ClientServicer):
             found = [v for v in views.job_views(self._state) if not wanted or {v.job, v.name} & names]
             return client_pb2.JobsReply(jobs=await self._statuses(found))
 
+    async def Storage(  # noqa: N802
+        self, request: client_pb2.StorageRequest, context: Context
+    ) -> client_pb2.StorageReply:
+        """Say where the checkpoints of a job lie; whoever wants them needs keys of that store."""
+        async with refusals(context):
+            if not request.job:
+                return client_pb2.StorageReply(url=self._means.store_url)
+            job = self._job(request.job)
+            return client_pb2.StorageReply(
+                url=job.spec.checkpoint.store or self._means.store_url, job=job.job
+            )
+
     async def Watch(  # noqa: N802
         self, request: client_pb2.WatchRequest, context: Context
     ) -> AsyncIterator[client_pb2.JobStatus]:
@@ -255,7 +267,9 @@ class ClientService(TokenCalls, BundleCalls, client_pb2_grpc.ClientServicer):
         key = submission.bundle_key(request.bundle)
         if not await asyncio.to_thread(self._means.store.exists, key):
             raise InvalidInput(f"bundle: {key} is not in the manager's store; send it with PutBundle first")
-        job = f"{found.spec.name}-{new_suffix()}"
+        job = request.job or f"{found.spec.name}-{new_suffix()}"
+        if request.job and (job in self._state.jobs or not submission.is_id(job, found.spec.name)):
+            raise InvalidInput(f"job: seen the id {job[:80]!r}, wanted a new one of {found.spec.name}")
         await asyncio.to_thread(self._means.secrets.put, job, secrets)
         await self._consumer.post(
             events.JobSubmitted(

@@ -10,6 +10,7 @@ from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.store import bundle
 from varuna_runtime.wire.v1 import client_pb2
 
+_SUFFIX = re.compile(r"[0-9a-f]{6}")  # as secrecy.new_suffix makes it
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -52,6 +53,11 @@ def checked_secrets(request: client_pb2.SubmitRequest, spec: JobSpec) -> dict[st
         missing, unasked = sorted(named - given), sorted(given - named)
         raise InvalidInput(f"secrets: missing {missing}, not named in the job {unasked}")
     return dict(request.secrets)
+
+
+def is_id(job: str, name: str) -> bool:
+    """Return whether a job of this name may have this id."""
+    return job.startswith(f"{name}-") and bool(_SUFFIX.fullmatch(job[len(name) + 1 :]))
 
 
 def bundle_key(sha256: str) -> str:

@@ -129,13 +129,15 @@ class PartitionedModel:
 
     def initial_state(self, *, seed: int) -> dict[str, Tensor]:
         """Return every parameter and persistent buffer of the model on the CPU, a tied one once."""
-        cpu = torch.device("cpu")
         state: dict[str, Tensor] = {}
         for record in self.record_segments:
-            module = self.materialise(record.index, seed=seed, device=cpu)
-            held = naming.held_tensors(module)
-            state |= {tensor.name: held[tensor.name].detach() for tensor in record.tensors}
+            state |= self.initial_values(record.index, seed=seed)
         return state
+
+    def initial_values(self, index: int, *, seed: int) -> dict[str, Tensor]:
+        """Return what `initial_state` has of one segment: the tensors of its record."""
+        held = naming.held_tensors(self.materialise(index, seed=seed, device=torch.device("cpu")))
+        return {tensor.name: held[tensor.name].detach() for tensor in self.record_segments[index].tensors}
 
 
 class _NoHiddenTensors(TorchFunctionMode):

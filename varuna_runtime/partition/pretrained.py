@@ -45,10 +45,10 @@ class Pretrained:
         tensors = dict(model.named_parameters(remove_duplicate=False))
         tensors |= dict(model.named_buffers(remove_duplicate=False))  # type: ignore[arg-type]
         self._refuse_unknown(files, tensors)
+        _refuse_mismatches(files, tensors)
         names: dict[int, list[str]] = {}
         for name, tensor in tensors.items():
             if name in files:
-                _refuse_mismatch(files[name], name, tensor)
                 names.setdefault(id(tensor), []).append(name)
         self.stored = {
             key: Stored(tuple(found), tuple(files[name] for name in found)) for key, found in names.items()
@@ -108,7 +108,16 @@ def _names(file: Path) -> list[str]:
         raise ModelRefused(f"pretrained: {file.name} cannot be read as safetensors: {err}") from err
 
 
-def _refuse_mismatch(file: Path, name: str, tensor: Tensor) -> None:
+def _refuse_mismatches(files: Mapping[str, Path], tensors: Mapping[str, Tensor]) -> None:
+    found = [_mismatch(files[name], name, tensor) for name, tensor in tensors.items() if name in files]
+    mistakes = [text for text in found if text]
+    if mistakes:
+        more = f"; and {len(mistakes) - _SHOWN} more" if len(mistakes) > _SHOWN else ""
+        raise ModelRefused("pretrained: " + "; ".join(mistakes[:_SHOWN]) + more)
+
+
+def _mismatch(file: Path, name: str, tensor: Tensor) -> str:
+    """Return how a stored tensor differs from the model's, or nothing."""
     try:
         with safe_open(file, framework="pt") as opened:
             part = opened.get_slice(name)
@@ -116,11 +125,10 @@ def _refuse_mismatch(file: Path, name: str, tensor: Tensor) -> None:
     except (SafetensorError, OSError) as err:
         raise ModelRefused(f"pretrained: {name!r} cannot be read from {file.name}: {err}") from err
     if shape != tuple(tensor.shape):
-        raise ModelRefused(
-            f"pretrained: {name!r} has shape {shape} in {file.name}, {tuple(tensor.shape)} here"
-        )
+        return f"{name!r} has shape {shape} in {file.name}, {tuple(tensor.shape)} here"
     if kind.startswith(("F", "BF")) != tensor.is_floating_point():
-        raise ModelRefused(f"pretrained: {name!r} has type {kind} in {file.name}, {tensor.dtype} here")
+        return f"{name!r} has type {kind} in {file.name}, {tensor.dtype} here"
+    return ""
 
 
 def _tensor(file: Path, name: str) -> Tensor:

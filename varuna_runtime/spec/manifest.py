@@ -109,6 +109,15 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOrder:
+    """What is to become step 0 of a job, and where to."""
+
+    weights: str  # absolute path: safetensors as `pretrained` takes them, or a file of `torch.save`
+    store_url: str
+    job: str  # id of a job that does not exist yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """The last step of a job is done; rank 0 puts it before it says so, for a manager that is away.
 

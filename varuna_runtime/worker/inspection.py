@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from varuna_runtime.spec import canonical
-from varuna_runtime.spec.errors import InvalidInput, ModelRefused
+from varuna_runtime.spec.errors import CheckpointRefused, InvalidInput, ModelRefused, StoreError
 from varuna_runtime.spec.job import JobSpec
 from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.worker.forkable import refuse_unforkable
@@ -96,7 +96,7 @@ def ask(entry: Path, args: Sequence[str], workdir: Path, host: AnsweringHost) ->
 def _failure(entry: Path, args: Sequence[str], workdir: Path, host: Host) -> ScriptError | None:
     try:
         run_script(entry, args, workdir, host)
-    except (InvalidInput, ModelRefused) as err:
+    except (InvalidInput, ModelRefused, CheckpointRefused, StoreError) as err:
         message = " ".join(str(err).splitlines())
         return ScriptError(kind="refused", message=message, where=script_line(err, workdir))
     except SystemExit as err:

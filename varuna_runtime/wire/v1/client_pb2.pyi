@@ -30,7 +30,7 @@ class PutBundleReply(_message.Message):
     def __init__(self) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("job_json", "model_json", "bundle", "secrets", "profile_json", "user", "request_id")
+    __slots__ = ("job_json", "model_json", "bundle", "secrets", "profile_json", "user", "request_id", "job")
     class SecretsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class SubmitRequest(_message.Message):
     PROFILE_JSON_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     job_json: bytes
     model_json: bytes
     bundle: str
@@ -52,13 +53,28 @@ class SubmitRequest(_message.Message):
     profile_json: bytes
     user: str
     request_id: str
-    def __init__(self, job_json: _Optional[bytes] = ..., model_json: _Optional[bytes] = ..., bundle: _Optional[str] = ..., secrets: _Optional[_Mapping[str, str]] = ..., profile_json: _Optional[bytes] = ..., user: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    job: str
+    def __init__(self, job_json: _Optional[bytes] = ..., model_json: _Optional[bytes] = ..., bundle: _Optional[str] = ..., secrets: _Optional[_Mapping[str, str]] = ..., profile_json: _Optional[bytes] = ..., user: _Optional[str] = ..., request_id: _Optional[str] = ..., job: _Optional[str] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
     __slots__ = ("job",)
     JOB_FIELD_NUMBER: _ClassVar[int]
     job: str
     def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class StorageRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class StorageReply(_message.Message):
+    __slots__ = ("url", "job")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    job: str
+    def __init__(self, url: _Optional[str] = ..., job: _Optional[str] = ...) -> None: ...
 
 class JobsRequest(_message.Message):
     __slots__ = ("jobs",)

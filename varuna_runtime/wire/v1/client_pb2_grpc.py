@@ -105,6 +105,11 @@ class ClientStub(object):
                 request_serializer=varuna_dot_v1_dot_client__pb2.PoolsRequest.SerializeToString,
                 response_deserializer=varuna_dot_v1_dot_client__pb2.PoolsReply.FromString,
                 _registered_method=True)
+        self.Storage = channel.unary_unary(
+                '/varuna.v1.Client/Storage',
+                request_serializer=varuna_dot_v1_dot_client__pb2.StorageRequest.SerializeToString,
+                response_deserializer=varuna_dot_v1_dot_client__pb2.StorageReply.FromString,
+                _registered_method=True)
         self.CreateToken = channel.unary_unary(
                 '/varuna.v1.Client/CreateToken',
                 request_serializer=varuna_dot_v1_dot_client__pb2.CreateTokenRequest.SerializeToString,
@@ -212,6 +217,12 @@ class ClientServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Storage(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateToken(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -302,6 +313,11 @@ def add_ClientServicer_to_server(servicer, server):
                     servicer.Pools,
                     request_deserializer=varuna_dot_v1_dot_client__pb2.PoolsRequest.FromString,
                     response_serializer=varuna_dot_v1_dot_client__pb2.PoolsReply.SerializeToString,
+            ),
+            'Storage': grpc.unary_unary_rpc_method_handler(
+                    servicer.Storage,
+                    request_deserializer=varuna_dot_v1_dot_client__pb2.StorageRequest.FromString,
+                    response_serializer=varuna_dot_v1_dot_client__pb2.StorageReply.SerializeToString,
             ),
             'CreateToken': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateToken,
@@ -698,6 +714,33 @@ class Client(object):
             '/varuna.v1.Client/Pools',
             varuna_dot_v1_dot_client__pb2.PoolsRequest.SerializeToString,
             varuna_dot_v1_dot_client__pb2.PoolsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Storage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/varuna.v1.Client/Storage',
+            varuna_dot_v1_dot_client__pb2.StorageRequest.SerializeToString,
+            varuna_dot_v1_dot_client__pb2.StorageReply.FromString,
             options,
             channel_credentials,
             insecure,
