@@ -43,7 +43,7 @@ def step_option(command: Command) -> Command:
 
 @click.group(epilog=examples("varuna checkpoint ls gpt", "varuna checkpoint export gpt --to gpt2-trained"))
 def checkpoint() -> None:
-    """Look at the checkpoints of jobs, check and prune them, take weights out and put weights in."""
+    """Show, verify, prune, export and import checkpoints."""
 
 
 @checkpoint.command(epilog=examples(*_LS))

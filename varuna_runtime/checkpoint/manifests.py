@@ -14,6 +14,7 @@ from varuna_runtime.spec.model import ModelRecord
 from varuna_runtime.spec.pieces import PieceName
 from varuna_runtime.store import Store
 
+_MOST_LOOKS = 5  # of a reader whose steps are deleted while it reads them
 _MANIFEST = re.compile(r".*/([0-9]{12,18})/manifest\.json")
 
 
@@ -53,8 +54,18 @@ def scan(store: Store, job: str, *, verify: bool, model: ModelRecord | None = No
 
     `verify` also reads every shard and compares checksums; without it presence and sizes are checked.
     With `model`, a checkpoint of another model, or one that lacks a parameter, is refused too.
-    Steps without a manifest are saves that did not finish; they are passed over in silence.
+    Steps without a manifest are saves that did not finish; they are passed over in silence. Who saves on
+    meanwhile deletes old steps: when one was refused and a newer one has come, that one is looked at.
     """
+    found = _scan_once(store, job, verify=verify, model=model)
+    for _ in range(_MOST_LOOKS):
+        if not found.refusals or found.refusals[0].step == _newest_listed(store, job):
+            break
+        found = _scan_once(store, job, verify=verify, model=model)
+    return found
+
+
+def _scan_once(store: Store, job: str, *, verify: bool, model: ModelRecord | None) -> Scan:
     refusals: list[Refusal] = []
     sizes = store.sizes(job_prefix(job))
     for step in reversed(steps_listed(job, sizes)):
@@ -63,6 +74,10 @@ def scan(store: Store, job: str, *, verify: bool, model: ModelRecord | None = No
             return Scan(manifest=found, refusals=tuple(refusals))
         refusals.append(found)
     return Scan(manifest=None, refusals=tuple(refusals))
+
+
+def _newest_listed(store: Store, job: str) -> int | None:
+    return max(steps_listed(job, store.list(job_prefix(job))), default=None)
 
 
 def complete_steps(store: Store, job: str) -> tuple[int, ...]:
