@@ -58,6 +58,13 @@ class CallActivate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallAbort:
+    """Call Abort: the process ends as soon as a copy that it is making is complete."""
+
+    key: RankKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallDrain:
     """Call Drain."""
 
@@ -121,6 +128,7 @@ Action = (
     | Kill
     | CallPrepare
     | CallActivate
+    | CallAbort
     | CallDrain
     | Report
     | ReportStep

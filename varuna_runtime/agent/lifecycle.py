@@ -78,11 +78,16 @@ class Rank:
     has_spoken: bool = False  # its socket is up and its stream flows
     doubt: str = ""  # a failed call; told if the process ends without a word
     doubt_s: float = 0.0
-    ending_s: float = 0.0
+    kill_at_s: float = 0.0  # when it is ending
 
-    def end(self, now_s: float) -> None:
+    @property
+    def may_copy(self) -> bool:
+        """Whether it may be copying its state; one that is ending then ends by itself."""
+        return self.state in (RankState.ACTIVE, RankState.ENDING)
+
+    def end(self, kill_at_s: float) -> None:
         """Nothing more is expected of the process but its exit."""
-        self.ending_s = now_s
+        self.kill_at_s = kill_at_s
         self.move(RankState.ENDING)
 
     def move(self, new: RankState) -> None:

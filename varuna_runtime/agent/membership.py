@@ -268,7 +268,7 @@ class Membership:
         for key in launcher.unreported:  # they ended with their launcher
             await self._let_go(key)
 
-    def _perform_on_worker(self, action: a.CallPrepare | a.CallActivate | a.CallDrain) -> None:
+    def _perform_on_worker(self, action: a.CallPrepare | a.CallActivate | a.CallDrain | a.CallAbort) -> None:
         key = action.key
         is_forked = key in self._sockets  # else it ended with its launcher before we came to it
         if isinstance(action, a.CallPrepare) and is_forked and key not in self._workers:
@@ -283,6 +283,8 @@ class Membership:
                 self._tasks.create_task(worker.activate(action.endpoints, action.resume))
             case a.CallDrain():
                 self._tasks.create_task(worker.drain(action.within_s, persist=action.persist))
+            case a.CallAbort():
+                self._tasks.create_task(worker.abort())
 
     def _died(self, died: Died) -> None:
         self._tasks.create_task(self._bury(died))

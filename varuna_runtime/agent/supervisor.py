@@ -11,14 +11,7 @@ from typing import assert_never
 from varuna_runtime.agent import actions as a
 from varuna_runtime.agent import events as e
 from varuna_runtime.agent import records as r
-from varuna_runtime.agent.lifecycle import (
-    Generation,
-    Job,
-    Launcher,
-    LauncherState,
-    Rank,
-    RankState,
-)
+from varuna_runtime.agent.lifecycle import Generation, Job, Launcher, LauncherState, Rank, RankState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +23,7 @@ class Limits:
     launcher_s: float = 150.0  # bundle, setup command and imports; below the manager's prepare time-out
     doubt_s: float = 5.0  # a worker whose call failed has this long to end by itself
     ending_s: float = 10.0  # and one that said its last word, too
+    abort_s: float = 1.0  # to complete a copy of its state, once the manager wants it gone
 
 
 class Supervisor:
@@ -91,7 +85,7 @@ class Supervisor:
         elif order.generation > job.newest:
             job.newest = order.generation
             for old in sorted(job.generations):
-                yield from self._end_generation(job, old)
+                yield from self._end_generation(job, old, grace_s=self._limits.abort_s)
             keys = (r.RankKey(job=order.job, generation=order.generation, rank=n) for n in order.ranks)
             ranks = {key.rank: Rank(key=key) for key in keys}
             job.generations[order.generation] = Generation(order=order, ranks=ranks)
@@ -116,7 +110,7 @@ class Supervisor:
         if number not in job.generations:
             yield a.ReportGone(job=name, generation=number)
             return
-        yield from self._end_generation(job, number)
+        yield from self._end_generation(job, number, grace_s=self._limits.abort_s)
         yield from self._progress(name)
 
     def _warm(self, order: r.LauncherOrder) -> Iterator[a.Action]:
@@ -286,7 +280,7 @@ class Supervisor:
             case r.Active():
                 rank.move(RankState.ACTIVE)
             case r.Drained() | r.Finished() | r.Failed():
-                rank.end(self._now_s)
+                rank.end(self._now_s + self._limits.ending_s)
             case r.Evaluated() | r.Durable() | r.Kept() | r.SaveFailed() | r.PeerSilent():
                 pass
             case _:
@@ -317,8 +311,7 @@ class Supervisor:
         if rank.state is RankState.WAITING:
             return
         if rank.state is RankState.ENDING:
-            if self._now_s - rank.ending_s > self._limits.ending_s:
-                rank.ending_s = self._now_s
+            if self._now_s > rank.kill_at_s:
                 yield from self._kill(rank)
             return
         limit = self._limits.silence_s if rank.has_spoken else self._limits.first_word_s
@@ -335,18 +328,25 @@ class Supervisor:
         yield from self._kill(rank)
 
     def _kill(self, rank: Rank) -> Iterator[a.Action]:
+        rank.kill_at_s = self._now_s + self._limits.ending_s  # again, should it have been in vain
         launcher = self._jobs[rank.key.job].launcher
         if rank.pid is not None and launcher is not None:
             yield a.Kill(launcher=launcher.id, key=rank.key, pid=rank.pid)
 
-    def _end_generation(self, job: Job, number: int) -> Iterator[a.Action]:
+    def _end_generation(self, job: Job, number: int, *, grace_s: float = 0.0) -> Iterator[a.Action]:
+        """End every process; one that may be copying its state may go on with that for `grace_s`."""
         for rank in list(job.generations[number].ranks.values()):
             if rank.state is RankState.WAITING:
                 yield from self._remove(job, rank, None)
                 continue
+            until_s = self._now_s + (grace_s if rank.may_copy else 0.0)
+            if rank.state is RankState.ACTIVE and grace_s:
+                yield a.CallAbort(key=rank.key)
             if rank.state is not RankState.ENDING:
-                rank.end(self._now_s)
-            yield from self._kill(rank)
+                rank.end(until_s)
+            rank.kill_at_s = min(rank.kill_at_s, until_s)
+            if until_s <= self._now_s:
+                yield from self._kill(rank)
 
     def _remove(self, job: Job, rank: Rank, failure: r.Failed | None) -> Iterator[a.Action]:
         """Forget a rank without process; `failure` is told unless the rank already had its last word."""

@@ -1,6 +1,7 @@
 """Calls to one worker over its Unix socket, and the stream of what it says."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -61,6 +62,12 @@ class WorkerClient:
         """Ask for an agreed stop, at a durable step if `persist`."""
         request = worker_pb2.DrainRequest(generation=self._key.generation, within_s=within_s, persist=persist)
         await self._guarded("Drain", self._stub.Drain(request, timeout=_CALL_S))
+
+    async def abort(self) -> None:
+        """Ask it to end; it has no time to answer, and if it does not hear this it is killed."""
+        request = worker_pb2.AbortRequest(generation=self._key.generation)
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await self._stub.Abort(request, timeout=_CALL_S)
 
     async def close(self) -> None:
         """The process is dead: hear what it still said, then let go."""

@@ -107,7 +107,7 @@ def test_a_newer_start_waits_until_every_older_process_is_really_gone() -> None:
     driver = Driver()
     driver.until_active(1, (0, 1))
     kills = driver.feed(e.StartReceived(order=order(2)))
-    assert [type(action) for action in kills] == [a.Kill, a.Kill]
+    assert kills == (a.CallAbort(key=key(1, 0)), a.CallAbort(key=key(1, 1)))
     assert driver.feed(exited(key(1, 0), signal=9)) == ()
     assert driver.feed(exited(key(1, 1), signal=9)) == (
         a.ReportGone(job=JOB, generation=1),
@@ -388,3 +388,38 @@ def test_a_forgotten_job_closes_its_warm_launcher_and_stays_cold() -> None:
     assert driver.feed(e.ForgetReceived(job=JOB)) == (a.CloseLauncher(launcher=1),)
     assert driver.feed(e.LauncherGone(launcher=1, message="")) == (a.DropJob(job=JOB),)
     assert driver.feed(warm()) == (a.ReportWarm(job=JOB, reason="the job is over"),)
+
+
+def test_an_aborted_rank_may_complete_its_copy_for_a_second_and_is_killed_then() -> None:
+    driver = Driver()
+    driver.until_active(1)
+    abort = e.AbortReceived(job=JOB, generation=1, reason="")
+    assert driver.feed(abort) == (a.CallAbort(key=key(1)),)
+    driver.now_s += 1.0
+    assert driver.feed(e.Ticked(), abort) == ()
+    driver.now_s += 0.1
+    assert driver.feed(e.Ticked()) == (a.Kill(launcher=1, key=key(1), pid=1000),)
+    assert driver.feed(exited(key(1), signal=9)) == (a.ReportGone(job=JOB, generation=1),)
+
+
+def test_a_rank_that_said_its_last_word_ends_by_itself_unless_it_takes_longer_than_an_aborted_one() -> None:
+    driver = Driver()
+    driver.until_active(1)
+    driver.feed(said(key(1), r.Failed(cause=r.Cause.PEER_LOST, message="")))
+    assert driver.feed(e.AbortReceived(job=JOB, generation=1, reason="")) == ()
+    driver.now_s += 1.1
+    assert driver.feed(e.Ticked()) == (a.Kill(launcher=1, key=key(1), pid=1000),)
+
+
+def test_a_rank_that_has_nothing_to_copy_yet_is_killed_at_once_when_aborted() -> None:
+    driver = Driver()
+    driver.until_forked(1)
+    actions = driver.feed(e.AbortReceived(job=JOB, generation=1, reason=""))
+    assert actions == (a.Kill(launcher=1, key=key(1), pid=1000),)
+
+
+def test_a_node_that_ends_everything_gives_no_time_for_copies() -> None:
+    driver = Driver()
+    driver.until_active(1)
+    actions = driver.feed(e.EndAllReceived(reason="fenced"))
+    assert a.Kill(launcher=1, key=key(1), pid=1000) in actions
