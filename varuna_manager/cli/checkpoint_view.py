@@ -1,5 +1,6 @@
 """How the steps of a store are shown."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -8,6 +9,8 @@ from varuna_manager.cli.tables import Table, table
 from varuna_manager.core.words import counted
 from varuna_runtime.checkpoint.survey import StepFound
 from varuna_runtime.spec.amounts import size
+
+_FOLDER = re.compile(r"^jobs/[^/]+/checkpoints/[0-9]+/")
 
 
 def steps(found: Sequence[StepFound], now_s: float) -> Table:
@@ -37,9 +40,7 @@ def pruned(keys: Iterable[str], sizes: Mapping[str, int]) -> list[str]:
 
 def _row(each: StepFound, now_s: float) -> tuple[object, ...]:
     state = "complete" if each.is_complete else "refused" if each.is_committed else "unfinished"
-    why = each.refusal or (
-        "" if each.is_committed else "it has no manifest: a save that failed or is under way"
-    )
+    why = _within_step(each.refusal) or ("" if each.is_committed else "a save that failed or is under way")
     generation = "" if each.generation is None else each.generation
     age = seconds(max(now_s - each.written_at_s, 0.0)) if each.written_at_s else ""
     return (
@@ -52,3 +53,8 @@ def _row(each: StepFound, now_s: float) -> tuple[object, ...]:
         age,
         why,
     )
+
+
+def _within_step(reason: str) -> str:
+    """Return a refusal with the object's key from the step's folder on: the rest is in the row, and long."""
+    return _FOLDER.sub("", reason)

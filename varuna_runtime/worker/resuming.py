@@ -42,6 +42,11 @@ class Resumption:
             raise CheckpointRefused("a rank found no checkpoint where others did")
         self._load(read_manifest(self._store, self._job, step))
 
+    def load_imported(self) -> None:
+        """Replace initial weights by the step 0 that was imported for this job, if there is one."""
+        if 0 in self.steps():
+            self._load(read_manifest(self._store, self._job, 0))
+
     def steps(self) -> tuple[int, ...]:
         """Return the durable steps that look complete, ascending."""
         return complete_steps(self._store, self._job)

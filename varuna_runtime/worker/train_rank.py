@@ -108,6 +108,7 @@ class TrainRank:
             self._start.load(version)
         else:  # initial weights, though this rank could load more
             self._engine = self._make_engine()
+            Resumption(self._store, self._order.job, self._order.model, self._engine).load_imported()
 
     def run(self) -> LastWord:
         """Run step by step until the end, or until all ranks agree to stop."""
