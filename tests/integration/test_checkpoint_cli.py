@@ -10,6 +10,8 @@ from torch import nn
 
 from tests.support.cli import Shell
 
+pytestmark = pytest.mark.timeout(400)  # the first test trains the job of all others
+
 JOB = """\
 name: tiny
 entrypoint: train.py
