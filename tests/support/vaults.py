@@ -95,8 +95,8 @@ def vault(*, limit_bytes: int = 64 << 20, jobs: tuple[str, ...] = ("j",)) -> Ite
     try:
         yield process
     finally:
-        process.end()
         process.kill()
+        process.end()
 
 
 def a_copy(
