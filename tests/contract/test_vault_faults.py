@@ -129,9 +129,12 @@ def test_a_sender_that_is_gone_in_the_middle_leaves_the_copy_before() -> None:
         def cut(passing: bytearray, place: int) -> None:
             raise ConnectionError
 
-        with relay(process.address.port, forth=at_byte(_SIZE // 2, cut)) as port, _through(port) as peer:
-            with pytest.raises(VaultLost):
-                peer.store(a_record(newer), memoryview(_contents(newer)))
+        with (
+            relay(process.address.port, forth=at_byte(_SIZE // 2, cut)) as port,
+            _through(port) as peer,
+            pytest.raises(VaultLost),
+        ):
+            peer.store(a_record(newer), memoryview(_contents(newer)))
         with process.remote() as other:
             assert other.inventory() == (copy,)
 

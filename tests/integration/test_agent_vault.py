@@ -116,3 +116,37 @@ def test_a_vault_ends_with_its_agent(tmp_path: Path, how: signal.Signals) -> Non
                 calling(manager)
 
     asyncio.run(run())
+
+
+def test_a_node_that_wants_to_go_stays_while_it_holds_copies(tmp_path: Path) -> None:
+    job = ToyJob(tmp_path, env=SLEEPS)
+
+    async def run() -> None:
+        async with FakeManager() as manager:
+            with agent_process(
+                manager.address, tmp_path / "n1", options=("--drain-on-term-s", "90")
+            ) as agent:
+                await started(manager, job)
+                await asyncio.to_thread(keep, manager)
+                agent.send_signal(signal.SIGTERM)
+                await manager.send(abort=agent_pb2.Abort(job=JOB, generation=1, reason="moved"))
+                await manager.until(lambda: (JOB, 1) in manager.gone())
+                seen = len(manager.beats)
+                await manager.until(lambda: len(manager.beats) > seen + 3)
+                assert manager.goodbyes == []
+                assert await asyncio.to_thread(inventory, manager) == (COPY,)
+                await manager.send(retire=agent_pb2.Retire(job=JOB, generation=2))
+                await manager.until(lambda: bool(manager.goodbyes))
+
+    asyncio.run(run())
+
+
+def test_an_agent_may_be_told_to_keep_no_copies(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeManager() as manager:
+            with agent_process(manager.address, tmp_path / "n1", options=("--copies-bytes", "0")) as agent:
+                await manager.until(lambda: len(manager.beats) >= 2)
+                assert manager.sessions[0].hello.vault_port == 0
+                assert vault_of(agent.pid) == ()
+
+    asyncio.run(run())

@@ -129,10 +129,12 @@ def inspected(job_json: bytes) -> str:
 
 
 @contextmanager
-def agent_process(manager: str, home: Path, node: str = "n1") -> Iterator[subprocess.Popen[bytes]]:
+def agent_process(
+    manager: str, home: Path, node: str = "n1", options: tuple[str, ...] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
     """An agent; killed at the end if it is still there, with all it started."""
     home.mkdir(parents=True, exist_ok=True)
-    arguments = ["--manager", manager, "--node", node, "--home", str(home), "--slots", "4"]
+    arguments = ["--manager", manager, "--node", node, "--home", str(home), "--slots", "4", *options]
     with (home / "agent.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "varuna_runtime.agent", *arguments],

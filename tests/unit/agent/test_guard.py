@@ -86,6 +86,32 @@ def test_a_process_seen_once_is_ended_though_it_sheds_session_environment_and_pa
     innocent.wait()
 
 
+# Three children: one as an agent starts its vault, one without that mark, one below which somebody claims it.
+SPARING = f"""
+{guard.SPARED}=$$ sleep 600 & echo $!
+{guard.SPARED}=1 sleep 600 & echo $!
+sh -c "{guard.SPARED}=$$ sleep 600 & echo \\$!; wait" &
+read line
+"""
+
+
+def test_a_family_spares_what_its_root_started_to_outlive_it_and_nothing_else() -> None:
+    root = subprocess.Popen(["sh", "-c", SPARING], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert root.stdout is not None
+    spared, other, claiming = (os.pidfd_open(int(root.stdout.readline())) for _ in range(3))
+    family = guard.Family(root.pid)
+    family.look()
+    assert family.end()
+    assert has_ended(other, 5)
+    assert has_ended(claiming, 5)
+    assert not has_ended(spared, 0)
+    signal.pidfd_send_signal(spared, signal.SIGKILL)
+    root.kill()
+    root.communicate()
+    for each in (spared, other, claiming):
+        os.close(each)
+
+
 def test_a_family_spares_its_root_and_who_is_set_apart(nested: Nested) -> None:
     parent, escaped = nested
     with Path(f"/proc/self/fdinfo/{escaped}").open() as lines:
