@@ -89,6 +89,7 @@ def test_a_donor_killed_in_the_middle_is_lost_at_once() -> None:
 def test_a_donor_that_stops_is_waited_for_no_longer_than_said() -> None:
     with vault() as process, process.remote(timeout_s=1.5) as peer:
         process.process.send_signal(signal.SIGSTOP)
+        until(lambda: _is_stopped(process))
         with pytest.raises(VaultLost, match="does not answer"):
             peer.inventory()
         with pytest.raises(VaultLost, match=r"too long|does not answer"):
@@ -96,6 +97,11 @@ def test_a_donor_that_stops_is_waited_for_no_longer_than_said() -> None:
         process.process.send_signal(signal.SIGCONT)
         with process.remote() as again:
             assert again.inventory() == ()
+
+
+def _is_stopped(process: VaultProcess) -> bool:
+    stats = [(task / "stat").read_text() for task in Path(f"/proc/{process.process.pid}/task").iterdir()]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
 def test_bytes_damaged_on_the_way_are_no_copy() -> None:
