@@ -31,6 +31,7 @@ class AgentConfig:
     metadata_endpoint: str = ""  # base URL of the cloud's metadata service
     drain_on_term_s: float = 0.0  # SIGTERM leaves so long for the hand-over of the work
     silence_s: float = 5.0  # a worker without a sign of life for so long is a hang
+    frozen_s: float = 0.75  # a worker or launcher that is stopped for so long is ended
     launcher_s: float = 150.0  # bundle, setup command and imports together
 
     def __post_init__(self) -> None:

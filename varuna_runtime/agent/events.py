@@ -127,6 +127,14 @@ class RankBeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankFrozen:
+    """The rank's process has been stopped for too long."""
+
+    key: RankKey
+    stopped_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallFailed:
     """A call to the worker failed; the worker usually ends by itself and says why."""
 
@@ -142,6 +150,11 @@ class RankExited:
     exit_code: int | None
     signal: int | None
     log_tail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoodStill:
+    """This agent itself did not run for a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +177,9 @@ Event = (
     | RankReported
     | RankStepped
     | RankBeat
+    | RankFrozen
     | CallFailed
     | RankExited
+    | StoodStill
     | Ticked
 )

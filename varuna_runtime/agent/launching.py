@@ -63,6 +63,7 @@ class LauncherProcess:
         self._keys: dict[int, r.RankKey] = {}  # pid -> rank
         self._closing = asyncio.Event()
         self._families: list[guard.Family] = []
+        self.pid: int | None = None  # once the script runs
 
     @property
     def unreported(self) -> tuple[r.RankKey, ...]:
@@ -138,6 +139,7 @@ class LauncherProcess:
         with theirs:
             process = await self._spawn(workdir, theirs.fileno())
         self._families.append(guard.Family(process.pid))
+        self.pid = process.pid
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=_LINE_LIMIT)
         order = launch.RunScript(
             entrypoint=self._order.spec.entrypoint,

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from varuna_runtime.agent import actions as a
-from varuna_runtime.agent import clock, codec, sockets
+from varuna_runtime.agent import clock, codec, sockets, verdicts
 from varuna_runtime.agent import events as e
 from varuna_runtime.agent import records as r
 from varuna_runtime.agent.config import AgentConfig, folders
@@ -23,6 +23,7 @@ from varuna_runtime.agent.logs import LAUNCHER_RANK, LogCarrier
 from varuna_runtime.agent.notices import NoticeSource
 from varuna_runtime.agent.notices.watch import Watch
 from varuna_runtime.agent.outbox import Outbox
+from varuna_runtime.agent.stillness import LOOK_S, Stillness
 from varuna_runtime.agent.stopping import Stopping
 from varuna_runtime.agent.supervisor import Limits, Supervisor
 from varuna_runtime.agent.vaulting import VaultKeeper
@@ -31,6 +32,7 @@ from varuna_runtime.spec.errors import InvalidInput
 from varuna_runtime.wire.v1 import agent_pb2
 
 _TICK_S = 0.25
+_ABSENCE_S = 1.0  # a longer time between two ticks
 _GOODBYE_S = 2.0
 _END_S = 10.0
 _LAST_LOGS_S = 3.0
@@ -64,6 +66,7 @@ class Membership:
         self._vault = vault
         self._folders = folders(config.home, incarnation)
         self._supervisor = Supervisor(Limits(silence_s=config.silence_s, launcher_s=config.launcher_s))
+        self._stillness = Stillness(config.frozen_s)
         self._events: asyncio.Queue[e.Event] = asyncio.Queue()
         self._launchers: dict[int, LauncherProcess] = {}
         self._workers: dict[r.RankKey, WorkerClient] = {}
@@ -109,6 +112,7 @@ class Membership:
             self._guard.keep(),
             self._loop(),
             self._tick(),
+            self._watch_stillness(),
             self._connect(),
             self._logs.run(),
             self._watch.run(),
@@ -132,11 +136,28 @@ class Membership:
                 self._idle.clear()
 
     async def _tick(self) -> None:
+        ticked_s = clock.now_s()
         while True:
             await asyncio.sleep(_TICK_S)
+            if clock.now_s() - ticked_s > _ABSENCE_S:
+                self._tell(e.StoodStill())
+            ticked_s = clock.now_s()
             self._tell(e.Ticked())
             if self._link.is_overdue and not self._supervisor.is_idle:
                 self._tell(e.EndAllReceived(reason="no manager for too long"))
+
+    async def _watch_stillness(self) -> None:
+        """End what is stopped: nothing else tells it from what is busy."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            ranks = {pid: key for key, pid in self._supervisor.pids().items()}
+            launchers = {one.pid: number for number, one in self._launchers.items() if one.pid is not None}
+            for pid, stopped_s in self._stillness.look([*ranks, *launchers], clock.now_s()).items():
+                if pid in ranks:
+                    self._tell(e.RankFrozen(key=ranks[pid], stopped_s=stopped_s))
+                else:
+                    failure = verdicts.frozen(stopped_s)
+                    self._tell(e.LauncherFailed(launcher=launchers[pid], failure=failure))
 
     def _obey(self, message: agent_pb2.ManagerMessage) -> None:
         if message.HasField("fenced"):

@@ -11,6 +11,7 @@ from typing import assert_never
 from varuna_runtime.agent import actions as a
 from varuna_runtime.agent import events as e
 from varuna_runtime.agent import records as r
+from varuna_runtime.agent import verdicts
 from varuna_runtime.agent.lifecycle import Generation, Job, Launcher, LauncherState, Rank, RankState
 
 
@@ -39,6 +40,15 @@ class Supervisor:
     def is_idle(self) -> bool:
         """True when no process is left."""
         return not any(job.launcher or job.generations for job in self._jobs.values())
+
+    def pids(self) -> dict[r.RankKey, int]:
+        """Return the processes of which more is expected than their end."""
+        ranks = (rank for job in self._jobs.values() for rank in self._all_ranks(job))
+        return {
+            rank.key: rank.pid
+            for rank in ranks
+            if rank.pid is not None and rank.state is not RankState.ENDING
+        }
 
     def running(self) -> tuple[r.Running, ...]:
         """What really runs here, or is about to; sorted."""
@@ -73,6 +83,8 @@ class Supervisor:
                 yield from self._launcher_said(event)
             case e.Ticked():
                 yield from self._judge()
+            case e.StoodStill():
+                self._forgive()
             case _:
                 yield from self._rank_said(event)
 
@@ -236,7 +248,13 @@ class Supervisor:
 
     def _rank_said(
         self,
-        event: e.RankForked | e.RankReported | e.RankStepped | e.RankBeat | e.CallFailed | e.RankExited,
+        event: e.RankForked
+        | e.RankReported
+        | e.RankStepped
+        | e.RankBeat
+        | e.RankFrozen
+        | e.CallFailed
+        | e.RankExited,
     ) -> Iterator[a.Action]:
         rank = self._rank(event.key)
         if rank is None:
@@ -252,10 +270,13 @@ class Supervisor:
                 yield a.ReportStep(key=event.key, step=event.step)
             case e.RankBeat():
                 yield from self._beaten(rank, event.in_step_s)
+            case e.RankFrozen():
+                if rank.state is not RankState.ENDING:
+                    yield from self._condemn(rank, verdicts.frozen(event.stopped_s))
             case e.CallFailed():
                 rank.doubt, rank.doubt_s = event.message, self._now_s
             case e.RankExited():
-                yield from self._remove(self._jobs[event.key.job], rank, _crash(rank, event))
+                yield from self._remove(self._jobs[event.key.job], rank, verdicts.crash(rank, event))
                 yield from self._progress(event.key.job)
             case _:
                 assert_never(event)
@@ -290,8 +311,13 @@ class Supervisor:
     def _beaten(self, rank: Rank, in_step_s: float) -> Iterator[a.Action]:
         limit = self._jobs[rank.key.job].generations[rank.key.generation].order.spec.hang_timeout_s
         if rank.state is RankState.ACTIVE and in_step_s > limit:
-            message = f"a step has been running for {in_step_s:.1f} s, more than hang_timeout_s = {limit:g}"
-            yield from self._condemn(rank, r.Failed(cause=r.Cause.HANG, message=message))
+            yield from self._condemn(rank, verdicts.endless(in_step_s, limit))
+
+    def _forgive(self) -> None:
+        """Nobody was heard while this agent itself did not run."""
+        for job in self._jobs.values():
+            for rank in self._all_ranks(job):
+                rank.heard_s = self._now_s
 
     def _judge(self) -> Iterator[a.Action]:
         for job in self._jobs.values():
@@ -301,8 +327,7 @@ class Supervisor:
             if launcher is None or launcher.state is not LauncherState.OPENING:
                 continue
             if self._now_s - launcher.since_s > self._limits.launcher_s:
-                message = f"the script did not reach train() in {self._limits.launcher_s:g} s"
-                failure = r.Failed(cause=r.Cause.HANG, message=message)
+                failure = verdicts.late(self._limits.launcher_s)
                 yield from self._fail_waiting(job, failure)
                 yield from self._stay_cold(job, failure.message)
                 yield from self._close(job)
@@ -316,8 +341,7 @@ class Supervisor:
             return
         limit = self._limits.silence_s if rank.has_spoken else self._limits.first_word_s
         if self._now_s - rank.heard_s > limit:
-            message = f"the worker gave no sign of life for {limit:g} s"
-            yield from self._condemn(rank, r.Failed(cause=r.Cause.HANG, message=message))
+            yield from self._condemn(rank, verdicts.silent(limit))
         elif rank.doubt and self._now_s - rank.doubt_s > self._limits.doubt_s:
             yield from self._condemn(rank, r.Failed(cause=r.Cause.START_FAILED, message=rank.doubt))
 
@@ -374,22 +398,3 @@ class Supervisor:
             for _, generation in sorted(job.generations.items())
             for _, rank in sorted(generation.ranks.items())
         ]
-
-
-def _crash(rank: Rank, event: e.RankExited) -> r.Failed:
-    how = f"signal {event.signal}" if event.signal is not None else f"exit code {event.exit_code}"
-    if rank.doubt:
-        return r.Failed(
-            cause=r.Cause.START_FAILED,
-            message=f"{rank.doubt}; the worker ended with {how}",
-            detail=event.log_tail,
-            exit_code=event.exit_code,
-            signal=event.signal,
-        )
-    return r.Failed(
-        cause=r.Cause.WORKER_CRASH,
-        message=f"the worker ended with {how} and without a report",
-        detail=event.log_tail,
-        exit_code=event.exit_code,
-        signal=event.signal,
-    )

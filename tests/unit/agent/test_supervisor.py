@@ -423,3 +423,31 @@ def test_a_node_that_ends_everything_gives_no_time_for_copies() -> None:
     driver.until_active(1)
     actions = driver.feed(e.EndAllReceived(reason="fenced"))
     assert a.Kill(launcher=1, key=key(1), pid=1000) in actions
+
+
+def test_t1_a_stopped_worker_is_ended_at_once_and_only_once() -> None:
+    driver = Driver()
+    driver.until_active(1)
+    assert driver.supervisor.pids() == {key(1): 1000}
+    frozen = e.RankFrozen(key=key(1), stopped_s=0.8)
+    report, kill = driver.feed(frozen)
+    assert isinstance(report, a.Report)
+    assert isinstance(report.report, r.Failed)
+    assert (report.report.cause, report.report.message[:35]) == (
+        r.Cause.HANG,
+        "the process has been stopped for 0.",
+    )
+    assert kill == a.Kill(launcher=1, key=key(1), pid=1000)
+    assert driver.feed(frozen) == ()
+    assert driver.supervisor.pids() == {}
+
+
+def test_an_agent_that_stood_still_does_not_hold_the_silence_against_its_workers() -> None:
+    driver = Driver()
+    driver.until_active(1)
+    driver.now_s += 60.0
+    assert driver.feed(e.StoodStill(), e.Ticked()) == ()
+    driver.now_s += 4.0
+    assert driver.feed(e.Ticked()) == ()
+    driver.now_s += 2.0
+    assert [type(action) for action in driver.feed(e.Ticked())] == [a.Report, a.Kill]
