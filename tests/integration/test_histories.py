@@ -18,7 +18,7 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.cases) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.cases) for seed in (0, 2))])
 def test_no_fault_changes_a_bit(seed: int, tmp_path: pathlib.Path) -> None:
     training = campaign.undisturbed(tmp_path, steps=240)
     survival = campaign.survive(seed, tmp_path / "survived", training, size=6)

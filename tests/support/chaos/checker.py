@@ -55,6 +55,7 @@ class Glimpse:
     generation: int
     step: int
     durable_step: int
+    recoverable_step: int | None = None
     replayed_steps: int = 0
     weights_sha256: str = ""
 
@@ -114,16 +115,29 @@ def order_of_generations(training: Training, history: History) -> Iterator[str]:
 
 
 def progress(training: Training, history: History) -> Iterator[str]:
-    """Generation and durable step never fall; committed only with a new generation, not below durable."""
+    """Generation and durable step never fall; committed once a generation, where it begins, not below durable.
+
+    The manager says the old step until it hears the first one of the new generation.
+    """
+    fell: set[int] = set()
     for before, after in itertools.pairwise(history.glimpses):
         if after.generation < before.generation:
             yield f"generation fell from {before.generation} to {after.generation}"
         if after.durable_step < before.durable_step:
             yield f"durable step fell from {before.durable_step} to {after.durable_step}"
-        if after.step < before.step and after.generation == before.generation and after.state == "RUNNING":
-            yield f"committed step fell from {before.step} to {after.step} in generation {after.generation}"
+        if after.step < before.step:
+            if after.generation in fell:
+                yield f"committed fell again, from {before.step} to {after.step} in generation {after.generation}"
+            fell.add(after.generation)
         if after.step < after.durable_step:
             yield f"committed step {after.step} is below the durable step {after.durable_step}"
+        if after.recoverable_step is not None and not (
+            after.durable_step <= after.recoverable_step <= max(after.step, after.durable_step)
+        ):
+            yield (
+                f"recoverable step {after.recoverable_step} is not from the durable step "
+                f"{after.durable_step} to the committed step {after.step}"
+            )
     again = len(history.told) - len({told.step for told in history.told})
     if history.glimpses[-1].replayed_steps != again:
         yield f"replayed steps: said {history.glimpses[-1].replayed_steps}, told {again}"

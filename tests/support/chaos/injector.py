@@ -19,11 +19,12 @@ from tests.support.clouds.fault_proxy import FaultProxy, Rule, html_error
 from tests.support.pool import is_alive
 
 NODES = 4
-_TRIES = 4
+_TRIES = 3
 _PHASE_S = 4.0
+_LONG_S = 15.0
 _TAKEN_S = 8.0
 _IN_A_ROW = 3  # then something may become durable: starts that fail one after the other wait ever longer
-_DURABLE_S = 20.0
+_DURABLE_S = 60.0
 _SIGNALS = {
     Kind.SIGKILL: signal.SIGKILL,
     Kind.SIGSTOP: signal.SIGSTOP,
@@ -120,14 +121,16 @@ class Injector:
     def _reach(self, phase: Phase) -> bool:
         """Wait for a phase; what a running job does not come to by itself is provoked by another fault."""
         if phase in (Phase.STEP, Phase.SAVE) or self._phases.is_now(phase):
-            return self._phases.wait(phase, 2 * _PHASE_S)
+            return self._phases.wait(phase, _LONG_S)
         self._phases.wait(Phase.STEP, _PHASE_S)
-        role = "launcher" if phase is Phase.IMPORT else self._random.choice(["worker", "worker", "agent"])
+        role = "agent" if phase is Phase.IMPORT else self._random.choice(["worker", "worker", "agent"])
         during = Phase.STEP if self._phases.is_now(Phase.STEP) else Phase.RECOVER
         pids = self._machines.targets(role)
         if pids and _send(self._random.choice(pids), signal.SIGKILL):
             self._note(Kind.SIGKILL, during, role)
-        return self._phases.wait(phase, _PHASE_S)
+        if phase is Phase.IMPORT:  # a newcomer warms up at once
+            self._machines.add(1)
+        return self._phases.wait(phase, _LONG_S if phase is Phase.IMPORT else _PHASE_S)
 
     def _act(self, cell: Cell) -> str:
         """Return what was hit; empty if there was nothing to hit."""

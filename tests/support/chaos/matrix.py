@@ -71,14 +71,17 @@ def cells_of(site: Site) -> tuple[Cell, ...]:
 def hand(seed: int, site: Site, size: int) -> tuple[Cell, ...]:
     """Return `size` cells for a seed; four consecutive seeds of a site have every cell of it.
 
-    What only this site has comes in full to each of its seeds, if it fits.
+    What only this site has comes in full to each of its seeds. A small hand is drawn from all of it.
     """
     cells = cells_of(site)
+    drawn = random.Random(seed)
+    if size < len(cells) // 2:
+        return tuple(drawn.sample(cells, size))
     own = [cell for cell in cells if cell.kind in _ONLY]
     shared = [cell for cell in cells if cell.kind not in _ONLY]
     start = seed // 2 * (size - len(own)) % len(shared)
     dealt = (own + shared[start:] + shared[:start] + shared)[:size]
-    random.Random(seed).shuffle(dealt)
+    drawn.shuffle(dealt)
     return tuple(dealt)
 
 

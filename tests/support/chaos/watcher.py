@@ -71,6 +71,7 @@ class Watcher:
                             generation=status.generation,
                             step=status.step,
                             durable_step=status.durable_step,
+                            recoverable_step=status.recoverable_step,
                             replayed_steps=status.replayed_steps,
                             weights_sha256=status.weights_sha256,
                         )

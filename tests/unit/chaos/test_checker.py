@@ -120,8 +120,10 @@ def test_a_gap_within_a_generation_is_found() -> None:
     [
         (glimpse(1, 5, 4), "generation fell from 3 to 1"),
         (glimpse(3, 5, 3), "durable step fell from 4 to 3"),
-        (glimpse(3, 4, 4), "committed step fell from 5 to 4 in generation 3"),
+        (glimpse(3, 4, 4), "committed fell again, from 5 to 4 in generation 3"),
         (glimpse(3, 5, 6), "committed step 5 is below the durable step 6"),
+        (replace(glimpse(3, 5, 4), recoverable_step=3), "recoverable step 3 is not from the durable step 4"),
+        (replace(glimpse(3, 5, 4), recoverable_step=6), "recoverable step 6 is not from the durable step 4"),
     ],
 )
 def test_progress_that_falls_is_found(bad: Glimpse, words: str) -> None:

@@ -17,6 +17,10 @@ def test_four_seeds_of_a_site_have_all_that_can_be_done_there(site: Site) -> Non
     assert dealt == set(cells_of(site))
 
 
+def test_a_small_hand_is_not_of_one_kind() -> None:
+    assert len({cell.kind for cell in hand(0, Site.DISK, 6)}) > 3
+
+
 def test_both_sites_together_have_the_whole_matrix() -> None:
     assert set(cells_of(Site.DISK)) | set(cells_of(Site.S3)) == set(CELLS)
 
