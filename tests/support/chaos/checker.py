@@ -115,7 +115,7 @@ def order_of_generations(training: Training, history: History) -> Iterator[str]:
 
 
 def progress(training: Training, history: History) -> Iterator[str]:
-    """Generation and durable step never fall; committed once a generation, where it begins, not below durable.
+    """Generation and durable step never fall; committed once a generation, never below durable.
 
     The manager says the old step until it hears the first one of the new generation.
     """
@@ -127,7 +127,8 @@ def progress(training: Training, history: History) -> Iterator[str]:
             yield f"durable step fell from {before.durable_step} to {after.durable_step}"
         if after.step < before.step:
             if after.generation in fell:
-                yield f"committed fell again, from {before.step} to {after.step} in generation {after.generation}"
+                steps = f"from {before.step} to {after.step}"
+                yield f"committed fell again, {steps} in generation {after.generation}"
             fell.add(after.generation)
         if after.step < after.durable_step:
             yield f"committed step {after.step} is below the durable step {after.durable_step}"
