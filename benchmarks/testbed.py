@@ -74,23 +74,23 @@ class Network:
         return self
 
     def _build(self) -> None:
-        _command("ip", "netns", "add", self._switch)
-        _command("ip", "-n", self._switch, "link", "add", "bridge0", "type", "bridge")
-        _command("ip", "-n", self._switch, "link", "set", "bridge0", "up")
+        run_command("ip", "netns", "add", self._switch)
+        run_command("ip", "-n", self._switch, "link", "add", "bridge0", "type", "bridge")
+        run_command("ip", "-n", self._switch, "link", "set", "bridge0", "up")
         for index, (name, host) in enumerate(zip(self._names, self.hosts, strict=True)):
             port = f"port{index}"
-            _command("ip", "netns", "add", name)
-            _command(
+            run_command("ip", "netns", "add", name)
+            run_command(
                 *("ip", "link", "add", "eth0", "netns", name, "type", "veth"),
                 *("peer", "name", port, "netns", self._switch),
             )
-            _command("ip", "-n", self._switch, "link", "set", port, "master", "bridge0", "up")
-            _command("ip", "-n", name, "addr", "add", f"{host}/24", "dev", "eth0")
-            _command("ip", "-n", name, "link", "set", "eth0", "up")
-            _command("ip", "-n", name, "link", "set", "lo", "up")
+            run_command("ip", "-n", self._switch, "link", "set", port, "master", "bridge0", "up")
+            run_command("ip", "-n", name, "addr", "add", f"{host}/24", "dev", "eth0")
+            run_command("ip", "-n", name, "link", "set", "eth0", "up")
+            run_command("ip", "-n", name, "link", "set", "lo", "up")
             if self._rate is not None:
                 shape = ("rate", self._rate, "burst", BURST, "latency", "2s")
-                _command("tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", "tbf", *shape)
+                run_command("tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", "tbf", *shape)
 
     def __exit__(self, *_: object) -> None:
         for name in (*self._names, self._switch):
@@ -255,7 +255,8 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-def _command(*words: str) -> None:
+def run_command(*words: str) -> None:
+    """Run a command to its end; RuntimeError says what it wrote."""
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")

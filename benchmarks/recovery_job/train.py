@@ -1,0 +1,22 @@
+"""Our training of the subject."""
+
+import os
+
+import subject
+
+import varuna_runtime as varuna
+
+if __name__ == "__main__":
+    result = varuna.train(
+        model=subject.build_model,
+        loss=lambda output, batch: subject.loss_of(output, batch[1]),
+        optimizer=subject.optimizer_of,
+        dataset=subject.Text(),
+        batch_size=subject.BATCH,
+        seed=subject.SEED,
+        callbacks=[
+            lambda report: subject.stamp(
+                report.step, int(os.environ.get("VARUNA_GENERATION", "0")), report.loss
+            )
+        ],
+    )
