@@ -41,8 +41,7 @@ def r7(options: Options) -> Case:
             before_s += before
             away_s += away
             pool.revive_manager()
-            newest = seen[-1].step
-            until(lambda newest=newest: pool.status().step > newest + 1, "news after the manager", 60.0)
+            _await_news(pool, seen[-1].step)
             restarts += pool.stamps[-1].life - life
             options.say(f"     step times away / before {ratios[-1]:.3f}, longest {longest[-1]:.3f} s")
     case.rows += [
@@ -56,3 +55,8 @@ def r7(options: Options) -> Case:
     ]
     case.notes.append(f"foreign load up to {noise:.2f} cores")
     return case
+
+
+def _await_news(pool: Pool, step: int) -> None:
+    """Wait until the manager that came back has heard of a later step."""
+    until(lambda: pool.status().step > step + 1, "news after the manager", 60.0)

@@ -2,7 +2,9 @@
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks import recovery_stamps as stamps
 from benchmarks.measure import Case, Claim, Row, Spread
@@ -38,15 +40,8 @@ def r6(options: Options) -> Case:
     found: dict[str, list[Outcome]] = {}
     with Pool(nodes=3) as pool:
         for _ in range(options.rounds(1)):
-            for name, make in (
-                ("5 s, in a step", lambda: _in_a_step(pool, draw, SHORT_S)),
-                ("5 s, in a save", lambda: _in_a_save(pool, draw)),
-                ("5 s, in import", lambda: _in_a_start(pool, draw, JobPhase.STARTING)),
-                ("5 s, in plan", lambda: _in_a_start(pool, draw, JobPhase.PLANNING)),
-                ("5 s, in load", lambda: _in_load(pool, draw)),
-                ("30 s, in a step", lambda: _in_a_step(pool, draw, LONG_S)),
-            ):
-                outcome = make()
+            for name, make in SITUATIONS.items():
+                outcome = make(pool, draw)
                 found.setdefault(name, []).append(outcome)
                 options.say(
                     f"     {name}: pause {outcome.pause_s:.3f} s, lost {outcome.lost_steps}, "
@@ -110,7 +105,7 @@ def _in_a_start(pool: Pool, draw: random.Random, phase: JobPhase) -> Outcome:
 
 
 def _noticed(pool: Pool, node: str, in_s: float, newest: int | None = None) -> Outcome:
-    """Announce the end of a node and watch it until after that; `newest`: steps made again below are not its."""
+    """Announce the end of a node and watch it until after that; up to `newest` steps were lost before."""
     was_running = bool(pool.stamps) and newest is None
     begun_s = pool.notice(node, in_s)
     held = _held_until_the_end(pool, node, begun_s + in_s)
@@ -135,3 +130,13 @@ def _held_until_the_end(pool: Pool, node: str, end_s: float) -> bool:
 def _most(text: str, values: list[float], target: float) -> Claim:
     worst = Spread(median=max(values), low=min(values), high=max(values), count=len(values))
     return Claim(text=f"{text}, at most", value=worst, target=target, at_most=True)
+
+
+SITUATIONS: dict[str, Callable[[Pool, random.Random], Outcome]] = {
+    "5 s, in a step": partial(_in_a_step, in_s=SHORT_S),
+    "5 s, in a save": _in_a_save,
+    "5 s, in import": partial(_in_a_start, phase=JobPhase.STARTING),
+    "5 s, in plan": partial(_in_a_start, phase=JobPhase.PLANNING),
+    "5 s, in load": _in_load,
+    "30 s, in a step": partial(_in_a_step, in_s=LONG_S),
+}

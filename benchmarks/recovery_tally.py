@@ -30,6 +30,7 @@ class Tally:
         self._options = options
         self._samples = Samples()
         self._counts: dict[str, int] = {}
+        self._lost: dict[str, list[float]] = {}
 
     def keep(self, name: str, recovery: Recovery, step_s: float, load: ForeignLoad) -> None:
         """Add an attempt, whose foreign load was watched since the fault."""
@@ -41,6 +42,7 @@ class Tally:
             values=(Attempt(recovery=recovery, step_s=step_s),),
         )
         self._samples.add(number, name, run)
+        self._lost.setdefault(name, []).append(recovery.lost_steps)
         self._options.say(
             f"  {number:2d} {name:36s} {recovery.wall_s:7.3f} s, first step {recovery.resumed_s:6.3f} s, "
             f"lost {recovery.lost_steps:2d}, a step {step_s:5.3f} s, foreign {run.foreign:.2f}"
@@ -65,7 +67,7 @@ class Tally:
 
     def lost(self, name: str, target: float = 0.0) -> Claim:
         """Return the claim that no committed step was lost; every attempt counts, the worst is shown."""
-        counts = [float(a.recovery.lost_steps) for a in self._attempts(name)]
+        counts = self._lost[name]
         worst = Spread(median=max(counts), low=min(counts), high=max(counts), count=len(counts))
         return Claim(text=f"{name}: committed steps lost, at most", value=worst, target=target, at_most=True)
 

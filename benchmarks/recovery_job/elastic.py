@@ -7,8 +7,8 @@ from pathlib import Path
 import subject
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
@@ -34,7 +34,7 @@ def main() -> None:
         inputs, targets = (torch.stack(column) for column in zip(*rows, strict=True))
         optimizer.zero_grad()
         loss = subject.loss_of(parallel(inputs), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         step += 1
         if rank == 0:
@@ -49,7 +49,7 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> i
         return 0
     step = int(newest.read_text())
     state = {"model": model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer)}
-    dcp.load(state, checkpoint_id=folder / str(step))
+    state_dict_loader.load(state, checkpoint_id=folder / str(step))
     model.load_state_dict(state["model"])
     set_optimizer_state_dict(model, optimizer, state["optimizer"])
     return step
@@ -57,7 +57,7 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> i
 
 def _save(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     state = {"model": model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer)}
-    dcp.save(state, checkpoint_id=folder / str(step))
+    state_dict_saver.save(state, checkpoint_id=folder / str(step))
     if dist.get_rank() == 0:
         (folder / "next").write_text(str(step))
         (folder / "next").replace(folder / "newest")

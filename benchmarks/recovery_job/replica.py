@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import subject
 import torch
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
 
