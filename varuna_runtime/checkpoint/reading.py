@@ -11,7 +11,6 @@ from varuna_runtime.spec.errors import CheckpointRefused, ObjectMissing
 from varuna_runtime.spec.manifest import ShardEntry
 from varuna_runtime.store import Store
 
-NUM_READERS = 4
 _TASK_BYTES = 8 << 20  # what a reader does before it asks for more work
 
 Submit = Callable[[Callable[[], None]], Future[None]]
@@ -36,9 +35,9 @@ class _Block:
 
 
 @contextmanager
-def readers(num_readers: int = NUM_READERS) -> Iterator[Submit]:
+def readers(store: Store) -> Iterator[Submit]:
     """Give threads that read; what is still queued at the end is dropped."""
-    pool = ThreadPoolExecutor(num_readers, thread_name_prefix="checkpoint-read")
+    pool = ThreadPoolExecutor(store.num_readers, thread_name_prefix="checkpoint-read")
     try:
         yield pool.submit
     finally:
@@ -77,7 +76,7 @@ def check_shard(store: Store, entry: ShardEntry, submit: Submit) -> None:
     for tensor in shards.in_order(entry):
         memory = memoryview(bytearray(tensor.num_bytes))
         group.append((Piece(name=tensor.name, offset=tensor.offset, memory=memory), tensor.checksum))
-        if sum(len(piece.memory) for piece, _ in group) >= NUM_READERS * _TASK_BYTES:
+        if sum(len(piece.memory) for piece, _ in group) >= 4 * _TASK_BYTES:
             _check_group(store, entry, group, submit)
             group = []
     _check_group(store, entry, group, submit)

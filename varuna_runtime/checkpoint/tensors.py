@@ -77,7 +77,7 @@ def iter_tensors(
     hold what was read so far.
     """
     wanted = [entry for entry in manifest.shards if entry.segment in segments]
-    with reading.readers() as submit:
+    with reading.readers(store) as submit:
         for batch in _ahead(store, wanted, targets or {}, submit):
             yield batch.entry.segment, batch.finished()
 

@@ -37,6 +37,11 @@ class FileStore(ObjectStore):
         """See Store."""
         return 1 << 20
 
+    @property
+    def num_readers(self) -> int:
+        """See Store."""
+        return 2
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         """See Store."""
         self._write(key, lambda out: _write_all(out, data), os.replace)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _SEGMENT = r"[A-Za-z0-9_=+\-][A-Za-z0-9._=+\-]*"
 _CHUNK_BYTES = 1 << 20
+_PART_BYTES = 64 << 20  # a smaller object is cheaper in one request
+_NUM_PARTS = 8  # at a time
 _KEY = re.compile(rf"{_SEGMENT}(/{_SEGMENT})*")
 _LASTING = (InvalidPathError, NotSupportedError, PermissionDeniedError, UnauthenticatedError, PermissionError)
 
@@ -85,10 +87,23 @@ class ObjectStore:
         """See Store."""
         return 64 << 20
 
+    @property
+    def num_readers(self) -> int:
+        """See Store."""
+        return 4
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         """See Store; large objects go in parts, several at a time."""
         with translated(key):
-            obstore.put(self._inner, checked(key), data, mode="overwrite")
+            obstore.put(
+                self._inner,
+                checked(key),
+                data,
+                mode="overwrite",
+                use_multipart=len(data) > _PART_BYTES,
+                chunk_size=_PART_BYTES,
+                max_concurrency=_NUM_PARTS,
+            )
 
     def put_if_absent(self, key: str, data: bytes) -> None:
         """See Store."""

@@ -39,6 +39,11 @@ class RetryingStore:
         """See Store."""
         return self._inner.range_bytes
 
+    @property
+    def num_readers(self) -> int:
+        """See Store."""
+        return self._inner.num_readers
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         """See Store."""
         self._retried(lambda _: self._inner.put(key, data))

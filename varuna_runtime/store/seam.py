@@ -17,6 +17,10 @@ class Store(Protocol):
     def range_bytes(self) -> int:
         """How much one `read_into` should ask for: more costs no fewer requests, or leaves the cache."""
 
+    @property
+    def num_readers(self) -> int:
+        """How many `read_into` at a time are worth it."""
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Write the object, replacing an older one; a reader sees either whole. Nothing is copied."""
 
