@@ -57,7 +57,7 @@ class Pool:
         try:
             self._raise_manager()
             self.add(self._nodes)
-            until(lambda: len(self.ready()) >= self._nodes, "the nodes to register", START_WITHIN_S)
+            self.await_ready(self._nodes)
         except BaseException:
             self.__exit__()
             raise
@@ -113,6 +113,10 @@ class Pool:
     def ready(self) -> list[NodeStatus]:
         """Return the nodes that may be planned with."""
         return [node for node in self.nodes() if node.state == "READY"]
+
+    def await_ready(self, count: int) -> None:
+        """Wait until so many nodes may be planned with."""
+        until(lambda: len(self.ready()) >= count, f"{count} nodes to register", START_WITHIN_S)
 
     def events(self) -> list[EventRecord]:
         """Return the events of the job."""
