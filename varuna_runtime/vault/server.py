@@ -6,6 +6,7 @@ A stranger on the port, however slow, holds nobody up.
 import contextlib
 import os
 import secrets
+import select
 import socket
 import struct
 import threading
@@ -47,10 +48,12 @@ class Server:
         """Return once the agent is gone."""
         time_out = struct.pack("ll", int(_TELL_S), 0)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, time_out)
-        for listener, greet in ((self._local, self._greet_local), (self._remote, self._greet_remote)):
-            threading.Thread(target=self._accept, args=(listener, greet), daemon=True).start()
-        self._tell(())
         with contextlib.suppress(VaultLost, InvalidInput):
+            while select.select([self._control], [], [], 0)[0]:  # jobs that one before us was serving
+                self._obey(canonical.loads(Request, receive_frame(self._control)))
+            for listener, greet in ((self._local, self._greet_local), (self._remote, self._greet_remote)):
+                threading.Thread(target=self._accept, args=(listener, greet), daemon=True).start()
+            self._tell(())
             while True:
                 self._obey(canonical.loads(Request, receive_frame(self._control)))
 
