@@ -1,0 +1,185 @@
+"""Where copies may be, which version ranks go on from, and how long copies are needed."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.core_sim import Sim
+from varuna_manager.core import actions as a
+from varuna_manager.core import copies, departures
+from varuna_manager.core import events as e
+from varuna_manager.core.state import Run
+from varuna_manager.core.words import What
+from varuna_runtime.spec.copies import Version
+from varuna_runtime.spec.generation import Cause
+
+STORE = Version(step=4, generation=0)
+INITIAL = Version(step=0, generation=0)
+
+
+@pytest.fixture
+def sim() -> Sim:
+    """Two stages on two nodes, three steps trained and kept."""
+    return _pipeline("a", "b")
+
+
+def _pipeline(*nodes: str, **spec: object) -> Sim:
+    sim = Sim()
+    sim.has_vaults = sim.has_pipelines = True
+    for name in nodes:
+        sim.join(name)
+    sim.submit("j", **spec)
+    sim.train("j", 3)
+    return sim
+
+
+def _run(sim: Sim) -> Run:
+    run = sim.job("j").run
+    assert run is not None
+    return run
+
+
+def _starting(sim: Sim, *offers: tuple[Version, ...]) -> None:
+    """A start of two ranks that say they can load this and no more."""
+    sim.hold("prepare")
+    sim.fail("j", 0, Cause.WORKER_CRASH)
+    prepared = [w[2] for w in sim.waiting if isinstance(w[2], e.RankPrepared)]
+    sim.waiting.clear()
+    for event, offer in zip(prepared, offers, strict=True):
+        sim.feed(replace(event, loaded=offer[0], loadable=offer))
+
+
+def _whys(sim: Sim, what: What) -> list[str]:
+    return [each.why for each in sim.actions if isinstance(each, a.Announce) and each.what == what]
+
+
+def test_ranks_go_on_from_the_newest_version_that_all_can_load(sim: Sim) -> None:
+    newer, older = Version(step=3, generation=2), Version(step=2, generation=2)
+    _starting(sim, (newer, older, INITIAL), (older, INITIAL))
+    assert _run(sim).resume == older
+    assert _whys(sim, What.REPLAYED) == []
+
+
+def test_a_start_without_a_common_version_fails_and_says_what_there_is(sim: Sim) -> None:
+    _starting(sim, (Version(step=3, generation=2),), (Version(step=2, generation=2),))
+    (why,) = [line for line in _whys(sim, What.RETRY) if "no state" in line]
+    assert "rank 0: step 3 of generation 2 in memory; rank 1: step 2 of generation 2 in memory" in why
+
+
+def test_a_step_that_one_rank_found_in_the_store_is_durable_and_told_to_all_at_the_next_start(
+    sim: Sim,
+) -> None:
+    _starting(sim, (STORE,), (Version(step=3, generation=2),))
+    assert sim.job("j").durable_step == STORE.step
+    sim.pass_time(1.0)
+    assert {each.resume_step for each in sim.all_of(a.StartRanks)[-2:]} == {STORE.step}  # type: ignore[union-attr]
+
+
+def test_what_a_rank_has_in_memory_is_not_durable(sim: Sim) -> None:
+    _starting(sim, (Version(step=3, generation=2), INITIAL), (Version(step=3, generation=2), INITIAL))
+    assert (sim.job("j").durable_step, sim.job("j").reached) == (None, 3)
+
+
+def test_going_on_from_a_newer_step_forgives_failures_and_from_the_same_one_does_not(sim: Sim) -> None:
+    sim.fail("j", 0, Cause.WORKER_CRASH)
+    assert _run(sim).resume == Version(step=3, generation=2)
+    assert sim.job("j").failures == {}
+    sim.fail("j", 0, Cause.WORKER_CRASH)
+    sim.pass_time(1.0)
+    assert sim.job("j").failures == {Cause.WORKER_CRASH: 1}
+
+
+def test_a_new_process_of_a_node_has_no_copies(sim: Sim) -> None:
+    assert set(sim.job("j").holders) == {"a", "b"}
+    sim.kill("b")
+    sim.join("b")
+    assert set(sim.job("j").holders) == {"a"}
+
+
+def test_a_node_out_of_reach_is_told_that_its_copies_may_go_when_it_is_back() -> None:
+    sim = _pipeline("a", "b", "c")
+    sim.disconnect("b")
+    sim.fail("j", 0, Cause.WORKER_CRASH)
+    sim.train("j", 1)
+    assert not sim.all_of(a.RetireCopies)
+    sim.rejoin("b")
+    assert [each.node for each in sim.all_of(a.RetireCopies)] == ["b"]  # type: ignore[union-attr]
+    assert "b" not in sim.job("j").holders
+
+
+def test_a_late_word_of_an_older_generation_retires_nothing_newer(sim: Sim) -> None:
+    first = _run(sim).number
+    sim.fail("j", 0, Cause.WORKER_CRASH)
+    second = _run(sim).number
+    at = {"at_s": sim.now_s, "job": "j", "rank": 0, "step": 3}
+    sim.feed(e.GenerationKept(**at, generation=second), e.GenerationKept(**at, generation=first))
+    assert sim.job("j").kept_generation == second
+    assert {held.generation for held in sim.job("j").holders["a"]} == {second}
+
+
+def test_a_node_that_was_out_of_reach_at_the_end_of_a_job_forgets_it_when_it_joins_anew(sim: Sim) -> None:
+    sim.freeze("b")
+    sim.pass_time(4.0)
+    sim.cancel("j")
+    assert sim.job("j").is_over
+    sim.actions.clear()
+    sim.thaw("b")
+    assert [each.node for each in sim.all_of(a.ForgetJob)] == ["b"]  # type: ignore[union-attr]
+
+
+def test_the_machine_of_a_node_is_not_ended_while_a_start_may_need_its_copies(sim: Sim) -> None:
+    sim.hold("plan")
+    sim.fail("j", 0, Cause.WORKER_CRASH)
+    assert not sim.state.is_busy("b")
+    sim.feed(e.ReleaseDecided(at_s=sim.now_s, node="b", reason="idle"))
+    assert sim.state.ending == {}
+
+
+def test_a_drain_is_durable_if_the_job_could_not_go_on_after_it() -> None:
+    sim = _pipeline("a", "b", min=2)
+    sim.drain("a")
+    assert [each.persist for each in sim.all_of(a.DrainRanks)] == [True, True]  # type: ignore[union-attr]
+
+
+def test_a_drain_is_durable_if_nobody_who_stays_holds_some_state() -> None:
+    sim = _pipeline("a", "b", "c", "d", "x")
+    run = _run(sim)
+    job = sim.job("j")
+    whole = dict.fromkeys(run.ranks, ())
+    assert copies.survive(sim.state, job, run, {"a", "b"})
+    assert not copies.survive(sim.state, job, replace(run, buddies=whole), {"a", "c"})
+
+
+def test_a_share_of_optimizer_state_must_be_with_somebody_who_stays() -> None:
+    sim = _pipeline("a", "b", "c", "d", shard_optimizer=True)
+    run, job = _run(sim), sim.job("j")
+    assert copies.survive(sim.state, job, run, {"a", "b", "c"})
+    assert not copies.survive(sim.state, job, replace(run, buddies={}), {"a", "b", "c"})
+
+
+def test_a_quick_drain_in_memory_says_nothing_of_how_long_saving_takes(sim: Sim) -> None:
+    sim.join("c")
+    sim.train("j", 1)
+    sim.drain("b")
+    job = sim.job("j")
+    assert (job.kept_drain_s, job.drain_s) == (0.0, None)
+    run = _run(sim)
+    enough = departures.lead_s(sim.state, job, run)
+    sim.state = replace(sim.state, jobs={"j": replace(job, spec=_needing(job.spec, 9))})
+    assert departures.lead_s(sim.state, sim.job("j"), run) > enough
+
+
+def _needing(spec: object, nodes: int) -> object:
+    return spec.model_copy(update={"nodes": spec.nodes.model_copy(update={"min": nodes})})  # type: ignore[attr-defined]
+
+
+def test_without_vaults_every_drain_is_durable_and_nobody_is_named_to_look_at() -> None:
+    sim = Sim()
+    for name in "abc":
+        sim.join(name)
+    sim.submit("j")
+    sim.train("j", 2)
+    sim.drain("c")
+    assert all(each.persist for each in sim.all_of(a.DrainRanks))  # type: ignore[union-attr]
+    starts = sim.all_of(a.StartRanks)
+    assert not any(each.vaults or each.buddies for each in starts)  # type: ignore[union-attr]
