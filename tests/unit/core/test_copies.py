@@ -12,6 +12,7 @@ from varuna_manager.core.state import Run
 from varuna_manager.core.words import What
 from varuna_runtime.spec.copies import Version
 from varuna_runtime.spec.generation import Cause
+from varuna_runtime.spec.job import JobSpec
 
 STORE = Version(step=4, generation=0)
 INITIAL = Version(step=0, generation=0)
@@ -111,8 +112,8 @@ def test_a_late_word_of_an_older_generation_retires_nothing_newer(sim: Sim) -> N
     first = _run(sim).number
     sim.fail("j", 0, Cause.WORKER_CRASH)
     second = _run(sim).number
-    at = {"at_s": sim.now_s, "job": "j", "rank": 0, "step": 3}
-    sim.feed(e.GenerationKept(**at, generation=second), e.GenerationKept(**at, generation=first))
+    for generation in (second, first):
+        sim.feed(e.GenerationKept(at_s=sim.now_s, job="j", generation=generation, rank=0, step=3))
     assert sim.job("j").kept_generation == second
     assert {held.generation for held in sim.job("j").holders["a"]} == {second}
 
@@ -169,8 +170,8 @@ def test_a_quick_drain_in_memory_says_nothing_of_how_long_saving_takes(sim: Sim)
     assert departures.lead_s(sim.state, sim.job("j"), run) > enough
 
 
-def _needing(spec: object, nodes: int) -> object:
-    return spec.model_copy(update={"nodes": spec.nodes.model_copy(update={"min": nodes})})  # type: ignore[attr-defined]
+def _needing(spec: JobSpec, nodes: int) -> JobSpec:
+    return spec.model_copy(update={"nodes": spec.nodes.model_copy(update={"min": nodes})})
 
 
 def test_without_vaults_every_drain_is_durable_and_nobody_is_named_to_look_at() -> None:
