@@ -149,8 +149,10 @@ def is_needed(state: State, node: str) -> bool:
 
 def recoverable_step(state: State, job: Job) -> int:
     """Return how many committed steps survive any single loss, as far as was heard."""
-    steps = [job.durable_step or 0, *(newest_step(state, job, g) for g in (job.generation, _source(job)))]
-    return max(steps)
+    durable = job.durable_step or 0
+    if job.run is not None and len(job.run.members) < 2:
+        return durable  # its only node has every copy
+    return max(durable, *(newest_step(state, job, g) for g in (job.generation, _source(job))))
 
 
 def newest_step(state: State, job: Job, generation: int) -> int:

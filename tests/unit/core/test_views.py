@@ -137,6 +137,17 @@ def test_recoverable_is_what_the_ranks_say_and_never_less_than_durable() -> None
     assert _job(sim, "j").recoverable_step == 5
 
 
+def test_copies_of_a_job_on_one_node_survive_no_loss_of_it() -> None:
+    sim = Sim()
+    sim.has_vaults = True
+    sim.join("a")
+    sim.submit("j")
+    sim.train("j", 3)
+    sim.durable("j", 1)
+    sim.feed(replace(_step(sim, 3), recoverable=4))
+    assert _job(sim, "j").recoverable_step == 1
+
+
 def test_a_node_shows_whose_copies_it_may_hold() -> None:
     sim = _with_copies()
     sim.feed(replace(_step(sim, 3), recoverable=4))
