@@ -19,7 +19,8 @@ class Copying:
         `on_kept` gets the first step of which every rank's copies are complete, once.
         """
         self._engine, self._keeper, self._on_kept = engine, keeper, on_kept
-        self._first_step = self._begun_step = engine.step
+        self._first_step = engine.step
+        self._begun_step = engine.step or -1
         self._is_safe = False
         engine.keep_by(lambda: keeper.says)
         if engine.step:

@@ -1,0 +1,158 @@
+import pytest
+
+from tests.support import toys
+from tests.support.copies import KeptFleet, MemoryVault, keeper_of
+from tests.support.fleet import Fleet
+from varuna_runtime.worker.engine import Keeping
+from varuna_runtime.worker.keeping import RETRY_S, KeepPolicy, Line
+from varuna_runtime.worker.signals import Drain
+
+
+def fleet_of_one() -> Fleet:
+    return Fleet(toys.mlp_training(), "1x1")
+
+
+def test_every_step_is_kept_and_recoverable_is_the_one_before() -> None:
+    fleet = Fleet(toys.mlp_training(), "2x2")
+    kept = KeptFleet(fleet, [MemoryVault() for _ in fleet.engines])
+    steps = [kept.train(1).steps[0] for _ in range(3)]
+    assert [step.keep for step in steps] == [True, True, True]
+    assert [step.recoverable for step in steps] == [0, 1, 2]
+    assert kept.kept == [0] * 4
+
+
+def test_a_vault_keeps_the_last_two_steps() -> None:
+    vault = MemoryVault()
+    KeptFleet(fleet_of_one(), [vault]).train(4)
+    assert sorted(copy.version.step for copy in vault.inventory()) == [3, 4]
+
+
+def test_a_generation_that_goes_on_keeps_its_first_step_before_it_steps() -> None:
+    first, vault = fleet_of_one(), MemoryVault()
+    KeptFleet(first, [vault]).train(2)
+    second = fleet_of_one()
+    second.resume(first.snapshot())
+    kept = KeptFleet(second, [vault], generation=2)
+    assert kept.keepers[0].holds(2)
+    assert vault.retired == [1], "the copies of the first generation are needed no more"
+    kept.train(1)
+    assert vault.retired == [1, 2]
+
+
+def test_older_generations_stay_while_a_rank_is_not_safe() -> None:
+    first, vault, buddy = fleet_of_one(), MemoryVault(), MemoryVault()
+    snapshot = KeptFleet(first, [vault]).train(2)
+    second = fleet_of_one()
+    second.resume(snapshot)
+    buddy.is_down = True
+    kept = KeptFleet(second, [vault], [buddy], generation=2)
+    kept.train(2)
+    assert vault.retired == [1]
+    buddy.is_down = False
+    kept.clock.now_s = 2 * RETRY_S
+    kept.train(2)
+    assert vault.retired == [1, 2]
+    assert kept.kept == [5]
+
+
+def test_without_a_vault_nothing_is_kept_and_a_drain_is_durable() -> None:
+    fleet = Fleet(toys.mlp_training(), "1x2")
+    kept = KeptFleet(fleet, [MemoryVault(), None])
+    fleet.engines[0].request(drain=Drain.KEPT)
+    (step,) = kept.train(1).steps
+    assert (step.keep, step.recoverable, step.drain) == (False, -1, Drain.DURABLE)
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 100])
+def test_over_the_limit_of_the_vault_training_goes_on_without_copies(limit_bytes: int) -> None:
+    kept = KeptFleet(fleet_of_one(), [MemoryVault(limit_bytes=limit_bytes)])
+    steps = [kept.train(1).steps[0] for _ in range(3)]
+    assert [step.recoverable for step in steps] == [0, -1, -1]
+    assert kept.keepers[0].says == Keeping()
+
+
+def test_a_vault_that_dies_takes_the_copies_but_not_the_training() -> None:
+    vault = MemoryVault()
+    kept = KeptFleet(fleet_of_one(), [vault])
+    kept.train(2)
+    vault.allocate = vault.inventory = None  # type: ignore[assignment]
+    for buffer in vault._buffers:
+        buffer.begin = vault.give  # type: ignore[method-assign]
+    vault.is_down = True
+    assert kept.train(2).steps[0].recoverable == -1
+    assert not kept.keepers[0].is_able
+
+
+def test_a_buddy_that_is_down_leaves_copies_here_but_nothing_recoverable() -> None:
+    vault, buddy = MemoryVault(), MemoryVault()
+    kept = KeptFleet(fleet_of_one(), [vault], [buddy])
+    kept.train(2)
+    buddy.is_down = True
+    assert [kept.train(1).steps[0].recoverable for _ in range(3)] == [2, -1, -1]
+    assert sorted(copy.version.step for copy in vault.inventory()) == [4, 5]
+
+
+def test_a_buddy_that_failed_is_tried_again_after_a_while_and_told_of_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    buddy, now_s, dialled = MemoryVault(), [0.0], []
+
+    def connect() -> MemoryVault:
+        dialled.append(now_s[0])
+        return buddy
+
+    vault = MemoryVault()
+    fleet = fleet_of_one()
+    KeptFleet(fleet, [vault]).train(1)
+    (copy,) = vault.inventory()
+    with vault.reading(copy) as reading:
+        record = reading.record
+    line = Line("n7", connect, lambda: now_s[0])
+    buddy.is_down = True
+    for now_s[0] in (0.0, 1.0, RETRY_S - 0.1, RETRY_S):
+        assert not line.store(record, memoryview(b""))
+    buddy.is_down = False
+    now_s[0] = 3 * RETRY_S
+    assert line.store(record, memoryview(b""))
+    assert dialled == [0.0, RETRY_S, 3 * RETRY_S]
+    assert capsys.readouterr().out.count("n7") == 2
+
+
+def test_a_drain_keeps_the_last_step_wherever_the_copies_were() -> None:
+    fleet, vault = fleet_of_one(), MemoryVault()
+    kept = KeptFleet(fleet, [vault])
+    kept.keepers[0]._policy.wait_s = 1e12  # no step is kept for its own sake
+    kept.train(3)
+    assert vault.inventory() == ()
+    assert kept.copying[0].keep_last()
+    assert kept.keepers[0].holds(3)
+
+
+def test_a_copy_is_waited_for_before_the_tensors_change() -> None:
+    fleet = fleet_of_one()
+    keeper = keeper_of(fleet, 0, vault := MemoryVault())
+    fleet.train(1)
+    before = fleet.snapshot()
+    keeper.begin()
+    fleet.train(1)
+    assert keeper.wait_done(60.0)
+    (copy,) = vault.inventory()
+    with vault.reading(copy) as reading:
+        for place, tensor in reading.tensors(reading.record.tensors):
+            assert tensor.equal(before.tensors[place.name]), place.name
+
+
+def test_copies_are_taken_at_every_step_while_they_are_cheap_and_rarely_when_not() -> None:
+    policy = KeepPolicy(last_s=0.0)
+    for _ in range(2):
+        policy.learnt(5.0)  # the first use of each buffer
+    assert policy.is_due(0.0)
+    policy.learnt(0.003)
+    policy.begun(1.0)
+    assert not policy.is_due(1.09)
+    assert policy.is_due(1.11)
+    for _ in range(50):
+        policy.learnt(3.0)
+    policy.begun(2.0)
+    assert not policy.is_due(90.0)
+    assert policy.is_due(103.0)
