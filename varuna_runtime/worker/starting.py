@@ -51,6 +51,12 @@ class Start:
         self._resume_step = resume_step
         self.loaded = Version(step=0, generation=0)
         self.loadable: tuple[Version, ...] = ()  # newest first, `loaded` included
+        self._is_spoilt = False
+
+    @property
+    def is_spoilt(self) -> bool:
+        """Whether the engine is to start from initial weights, but holds a part of something else."""
+        return self._is_spoilt and not self.loaded.step
 
     def load_newest(self) -> None:
         """Load the newest version there is; raises CheckpointRefused or StoreError when nothing can be."""
@@ -82,6 +88,7 @@ class Start:
             self._copies.load(version, self._engine.load_pieces)
         except (CopyGone, CheckpointRefused) as err:
             print(f"varuna: step {version.step} is not loaded from memory: {err}", flush=True)  # noqa: T201
+            self._is_spoilt = True
             return False
         return True
 

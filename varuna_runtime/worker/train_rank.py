@@ -81,6 +81,8 @@ class TrainRank:
             resume_step=self._order.resume_step,
         )
         self._start.load_newest()
+        if self._start.is_spoilt:
+            self._engine = self._make_engine()
         return worker_pb2.PrepareReply(
             plan_hash=self._order.plan.hash(),
             endpoint=self._group.endpoint,
