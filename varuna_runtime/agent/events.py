@@ -127,6 +127,13 @@ class RankBeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankBusy:
+    """The rank's process computes, whether or not it speaks."""
+
+    key: RankKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankFrozen:
     """The rank's process has been stopped for too long."""
 
@@ -177,6 +184,7 @@ Event = (
     | RankReported
     | RankStepped
     | RankBeat
+    | RankBusy
     | RankFrozen
     | CallFailed
     | RankExited

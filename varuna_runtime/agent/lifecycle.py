@@ -75,6 +75,7 @@ class Rank:
     state: RankState = RankState.WAITING
     pid: int | None = None
     heard_s: float = 0.0  # last sign of life
+    busy_s: float = float("-inf")  # when its process was last seen to compute
     has_spoken: bool = False  # its socket is up and its stream flows
     doubt: str = ""  # a failed call; told if the process ends without a word
     doubt_s: float = 0.0
@@ -113,3 +114,11 @@ class Job:
     generations: dict[int, Generation] = field(default_factory=dict)
     warm: LauncherOrder | None = None  # the manager wants the launcher kept ready, and to hear how it is
     is_forgotten: bool = False
+
+    def all_ranks(self) -> list[Rank]:
+        """Return the ranks of all generations, the oldest first."""
+        return [
+            rank
+            for _, generation in sorted(self.generations.items())
+            for _, rank in sorted(generation.ranks.items())
+        ]

@@ -23,7 +23,7 @@ from varuna_runtime.agent.logs import LAUNCHER_RANK, LogCarrier
 from varuna_runtime.agent.notices import NoticeSource
 from varuna_runtime.agent.notices.watch import Watch
 from varuna_runtime.agent.outbox import Outbox
-from varuna_runtime.agent.stillness import LOOK_S, Stillness
+from varuna_runtime.agent.stillness import LOOK_S, Business, Stillness
 from varuna_runtime.agent.stopping import Stopping
 from varuna_runtime.agent.supervisor import Limits, Supervisor
 from varuna_runtime.agent.vaulting import VaultKeeper
@@ -66,7 +66,7 @@ class Membership:
         self._vault = vault
         self._folders = folders(config.home, incarnation)
         self._supervisor = Supervisor(Limits(silence_s=config.silence_s, launcher_s=config.launcher_s))
-        self._stillness = Stillness(config.frozen_s)
+        self._stillness, self._business = Stillness(config.frozen_s), Business()
         self._events: asyncio.Queue[e.Event] = asyncio.Queue()
         self._launchers: dict[int, LauncherProcess] = {}
         self._workers: dict[r.RankKey, WorkerClient] = {}
@@ -151,6 +151,8 @@ class Membership:
         while True:
             await asyncio.sleep(LOOK_S)
             ranks = {pid: key for key, pid in self._supervisor.pids().items()}
+            for pid in self._business.look(ranks):
+                self._tell(e.RankBusy(key=ranks[pid]))
             launchers = {one.pid: number for number, one in self._launchers.items() if one.pid is not None}
             for pid, stopped_s in self._stillness.look([*ranks, *launchers], clock.now_s()).items():
                 if pid in ranks:

@@ -43,7 +43,7 @@ class Supervisor:
 
     def pids(self) -> dict[r.RankKey, int]:
         """Return the processes of which more is expected than their end."""
-        ranks = (rank for job in self._jobs.values() for rank in self._all_ranks(job))
+        ranks = (rank for job in self._jobs.values() for rank in job.all_ranks())
         return {
             rank.key: rank.pid
             for rank in ranks
@@ -85,6 +85,9 @@ class Supervisor:
                 yield from self._judge()
             case e.StoodStill():
                 self._forgive()
+            case e.RankBusy():
+                if (rank := self._rank(event.key)) is not None:
+                    rank.busy_s = self._now_s
             case _:
                 yield from self._rank_said(event)
 
@@ -183,12 +186,12 @@ class Supervisor:
         if job.launcher.state is not LauncherState.CLOSING:
             yield from self._stay_cold(job, failure.message)
         job.launcher = None
-        for rank in self._all_ranks(job):
+        for rank in job.all_ranks():
             if rank.state is not RankState.WAITING:
                 yield from self._remove(job, rank, failure)
 
     def _fail_waiting(self, job: Job, failure: r.Failed) -> Iterator[a.Action]:
-        for rank in self._all_ranks(job):
+        for rank in job.all_ranks():
             if rank.state is RankState.WAITING:
                 yield from self._remove(job, rank, failure)
 
@@ -316,12 +319,12 @@ class Supervisor:
     def _forgive(self) -> None:
         """Nobody was heard while this agent itself did not run."""
         for job in self._jobs.values():
-            for rank in self._all_ranks(job):
+            for rank in job.all_ranks():
                 rank.heard_s = self._now_s
 
     def _judge(self) -> Iterator[a.Action]:
         for job in self._jobs.values():
-            for rank in self._all_ranks(job):
+            for rank in job.all_ranks():
                 yield from self._judge_rank(rank)
             launcher = job.launcher
             if launcher is None or launcher.state is not LauncherState.OPENING:
@@ -340,6 +343,9 @@ class Supervisor:
                 yield from self._kill(rank)
             return
         limit = self._limits.silence_s if rank.has_spoken else self._limits.first_word_s
+        if self._now_s - rank.busy_s < limit:  # it computes, and lets no thread of its own speak meanwhile
+            order = self._jobs[rank.key.job].generations[rank.key.generation].order
+            limit = max(limit, order.spec.hang_timeout_s)
         if self._now_s - rank.heard_s > limit:
             yield from self._condemn(rank, verdicts.silent(limit))
         elif rank.doubt and self._now_s - rank.doubt_s > self._limits.doubt_s:
@@ -391,10 +397,3 @@ class Supervisor:
     def _ranks(self, job: str, number: int) -> list[Rank]:
         generation = self._jobs.get(job, Job()).generations.get(number)
         return [] if generation is None else [rank for _, rank in sorted(generation.ranks.items())]
-
-    def _all_ranks(self, job: Job) -> list[Rank]:
-        return [
-            rank
-            for _, generation in sorted(job.generations.items())
-            for _, rank in sorted(generation.ranks.items())
-        ]

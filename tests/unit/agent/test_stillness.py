@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from varuna_runtime.agent.stillness import LOOK_S, Stillness, is_stopped
+from varuna_runtime.agent.stillness import LOOK_S, Business, Stillness, is_stopped
 
 
 class Watch:
@@ -60,3 +60,16 @@ def test_the_kernel_tells_a_stopped_process_from_a_running_and_an_ended_one() ->
         assert is_stopped(process.pid)
         process.kill()
     assert not is_stopped(process.pid)
+
+
+def test_who_computes_is_told_again_and_again_and_who_waits_is_not() -> None:
+    used = {1: 5.0, 2: 5.0}
+    business = Business(computed_s=used.__getitem__)
+    assert business.look([1, 2]) == []
+    for _ in range(3):
+        used[1] += 0.04
+        used[2] += 0.001
+        business.look([1, 2])
+    used[1] += 0.06
+    assert business.look([1, 2]) == [1]
+    assert business.look([1, 2]) == []

@@ -451,3 +451,21 @@ def test_an_agent_that_stood_still_does_not_hold_the_silence_against_its_workers
     assert driver.feed(e.Ticked()) == ()
     driver.now_s += 2.0
     assert [type(action) for action in driver.feed(e.Ticked())] == [a.Report, a.Kill]
+
+
+def test_a_worker_that_computes_without_a_word_has_as_long_as_a_step_may_take() -> None:
+    driver = Driver()
+    driver.until_active(1)
+    for _ in range(4):
+        driver.now_s += 4.0
+        assert driver.feed(e.RankBusy(key=key(1)), e.Ticked()) == ()
+    driver.now_s += 4.5
+    assert [type(action) for action in driver.feed(e.RankBusy(key=key(1)), e.Ticked())] == [a.Report, a.Kill]
+
+
+def test_a_worker_that_stopped_computing_without_a_word_is_a_hang_as_soon_as_an_idle_one() -> None:
+    driver = Driver()
+    driver.until_active(1)
+    driver.feed(e.RankBusy(key=key(1)))
+    driver.now_s += 5.1
+    assert [type(action) for action in driver.feed(e.Ticked())] == [a.Report, a.Kill]
