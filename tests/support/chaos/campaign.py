@@ -109,7 +109,7 @@ def survive(seed: int, folder: Path, training: Training, *, size: int) -> Surviv
             with Watcher(lambda: machines.address, job) as watcher:
                 watcher.wait(lambda g: g.step > 0 or g.state.lower() in TERMINAL, _BEGIN_S)
                 phases = Phases(watcher, script, place.saves)
-                injector = Injector(drawn, machines, phases, script, disk=place.disk, proxy=place.proxy)
+                injector = Injector(seed, machines, phases, script, disk=place.disk, proxy=place.proxy)
                 try:
                     _disturb(injector, watcher, script, drawn, hand(seed, place.site, size), training)
                 finally:
@@ -214,19 +214,16 @@ def _disturb(
     pacing = threading.Thread(target=pace, name="pace")
     pacing.start()
     try:
-        for cell in cells:
-            if time.monotonic() > deadline:
-                injector.missed.append(cell)
-                continue
-            if cell.kind is Kind.CLOCK and not can_skew():
-                continue
+        left = [cell for cell in cells if cell.kind is not Kind.CLOCK or can_skew()]
+        while left and time.monotonic() < deadline:
             # One in three comes with the one before: faults of one recovery.
             time.sleep(drawn.choice([0.0, 1.0, 1.0]) * drawn.uniform(0.2, 2.5))
             if watcher.last.state.lower() in TERMINAL:
                 break
             if drawn.random() < _STIRRED:
                 injector.stir()
-            injector.do(cell)
+            injector.do(injector.next_of(left))
+        injector.missed += left
     finally:
         over.set()
         pacing.join()

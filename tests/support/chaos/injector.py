@@ -42,6 +42,7 @@ _ROLES = {
 # What a market and its people do besides; no fault, and so in no cell.
 _HAPPENINGS = ("notice", "withdrawn notice", "drain", "join", "end of a guard")
 _PLACES = {Phase.IMPORT: ("import",), Phase.LOAD: ("load",), Phase.RECOVER: ("load", "loss")}
+_RARE = frozenset(Phase) - {Phase.STEP, Phase.SAVE}
 _SOCKET = re.compile(r"\d+\s+\d+\s+(\S+):(\d+)\s+(\S+):(\d+)\s")  # queues, then both ends
 
 
@@ -50,7 +51,7 @@ class Injector:
 
     def __init__(
         self,
-        drawn: random.Random,
+        seed: int,
         machines: Machines,
         phases: Phases,
         folder: Path,
@@ -58,7 +59,8 @@ class Injector:
         disk: SmallDisk | None,
         proxy: FaultProxy | None,
     ) -> None:
-        self._random = drawn
+        self._seed = seed
+        self._random = random.Random(seed)
         self._machines = machines
         self._phases = phases
         self._folder = folder
@@ -72,7 +74,11 @@ class Injector:
         self.thawed: set[int] = set()
 
     def do(self, cell: Cell) -> None:
-        """Do a fault in its phase, which is provoked if need be; after some tries it counts as missed."""
+        """Do a fault in its phase, which is provoked if need be; after some tries it counts as missed.
+
+        Whom it hits and how long it lasts follows from seed and cell, whatever came before.
+        """
+        self._random = random.Random(f"{self._seed} {cell.kind} {cell.phase}")
         if self._in_a_row >= _IN_A_ROW:
             self._phases.wait_durable(_DURABLE_S)
             self._in_a_row = 0
@@ -82,6 +88,13 @@ class Injector:
                 self._note(cell.kind, cell.phase, target)
                 return
         self.missed.append(cell)
+
+    def next_of(self, cells: list[Cell]) -> Cell:
+        """Take out the first whose phase the job is in just now and is rarely in, else the first."""
+        now = [cell for cell in cells if cell.phase in _RARE and self._phases.is_now(cell.phase)]
+        chosen = (now or cells)[0]
+        cells.remove(chosen)
+        return chosen
 
     def stir(self) -> None:
         """Have something happen that is no fault: nodes are announced to end, drained, or join."""
@@ -123,6 +136,8 @@ class Injector:
         if phase in (Phase.STEP, Phase.SAVE) or self._phases.is_now(phase):
             return self._phases.wait(phase, _LONG_S)
         self._phases.wait(Phase.STEP, _PHASE_S)
+        if phase is Phase.PLAN and self._freeze("planner", self._machines.targets("planner"), 1.5):
+            self._note(Kind.SIGSTOP, Phase.STEP, "planner")  # or the plan is made before we see that one is
         role = "agent" if phase is Phase.IMPORT else self._random.choice(["worker", "worker", "agent"])
         during = Phase.STEP if self._phases.is_now(Phase.STEP) else Phase.RECOVER
         pids = self._machines.targets(role)
@@ -155,7 +170,7 @@ class Injector:
         number = _SIGNALS[cell.kind]
         pids = self._pids(role)
         if number is signal.SIGSTOP:
-            return self._freeze(role, pids)
+            return self._freeze(role, pids, self._random.choice([0.3, 1.0, 2.5, 5.0]))
         hit = [pid for pid in pids if _send(pid, number)]
         return role if hit else ""
 
@@ -169,12 +184,12 @@ class Injector:
             return found if role == "agents" else found[::2] or found
         return [self._random.choice(found)] if found else []
 
-    def _freeze(self, role: str, pids: list[int]) -> str:
+    def _freeze(self, role: str, pids: list[int], for_s: float) -> str:
         hit = [pid for pid in pids if _send(pid, signal.SIGSTOP)]
         if role in ("agent", "agents"):  # its workers go on, and nobody ends them before it thaws
             self.thawed.update(pid for agent in hit for pid in self._machines.below(agent))
         self.thawed.update(hit)
-        self._later(self._random.choice([0.3, 1.0, 2.5, 5.0]), lambda: _send_all(hit, signal.SIGCONT))
+        self._later(for_s, lambda: _send_all(hit, signal.SIGCONT))
         return role if hit else ""
 
     def _lay(self, act: str, phase: Phase) -> str:
