@@ -55,6 +55,11 @@ class Folders:
     run: Path  # sockets; removed with the incarnation
     notice: Path
 
+    @property
+    def shards(self) -> Path:
+        """Copies of what this node last put to an object store; outlives the incarnation."""
+        return self.bundles.parent / "shards"
+
 
 def folders(home: Path, incarnation: str) -> Folders:
     """Return the folders; `sockets.make` makes `run`. A deep home gets its sockets under the temp dir."""

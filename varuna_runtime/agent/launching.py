@@ -205,6 +205,7 @@ class LauncherProcess:
     def _environment(self) -> dict[str, str]:
         """One thread while forking is possible; a worker raises its own count after the fork."""
         ours = {MARK: self._incarnation, _LAUNCHER_MARK: self._mark, "PYTHONUNBUFFERED": "1"}
+        ours["VARUNA_SHARDS"] = str(self._folders.shards)
         ours |= dict.fromkeys(_ONE_THREAD, "1")
         ours["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # its fork handlers hang data loaders' forks in a worker
         return child_environment() | self._order.spec.env | self._order.secrets | ours

@@ -69,6 +69,15 @@ def check_piece(entry: ShardEntry, piece: Piece, wanted: str) -> None:
 
 def check_shard(store: Store, entry: ShardEntry, submit: Submit) -> None:
     """Refuse (CheckpointRefused) a shard that is not that of its entry; reads a few tensors at a time."""
+    try:
+        _check_shard(store, entry, submit)
+    except CheckpointRefused:
+        if not store.distrust(entry.key):
+            raise
+        _check_shard(store, entry, submit)
+
+
+def _check_shard(store: Store, entry: ShardEntry, submit: Submit) -> None:
     header = Piece(name="its header", offset=0, memory=memoryview(bytearray(shards.header_bytes(entry))))
     wait(begin(store, entry.key, [header], submit))
     shards.check_header(entry, header.memory)

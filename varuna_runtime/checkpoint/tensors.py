@@ -79,7 +79,7 @@ def iter_tensors(
     wanted = [entry for entry in manifest.shards if entry.segment in segments]
     with reading.readers(store) as submit:
         for batch in _ahead(store, wanted, targets or {}, submit):
-            yield batch.entry.segment, batch.finished()
+            yield batch.entry.segment, batch.finished(store, submit)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,15 +109,28 @@ class _Batch:
         memory = into.detach().reshape(-1).view(torch.uint8).numpy().data
         self.pieces.append(reading.Piece(name=tensor.name, offset=tensor.offset, memory=memory))
 
-    def finished(self) -> dict[str, Tensor]:
+    def begin(self, store: Store, submit: reading.Submit) -> None:
+        if self.pieces:
+            self.futures = reading.begin(store, self.entry.key, self.pieces, submit)
+
+    def finished(self, store: Store, submit: reading.Submit) -> dict[str, Tensor]:
         """Wait and check; CheckpointRefused."""
+        try:
+            self._check()
+        except CheckpointRefused:
+            if not store.distrust(self.entry.key):
+                raise
+            self.begin(store, submit)
+            self._check()
+        return self.tensors
+
+    def _check(self) -> None:
         reading.wait(self.futures)
         for piece in self.pieces:
             if piece.name in self.checksums:
                 reading.check_piece(self.entry, piece, self.checksums[piece.name])
             else:
                 shards.check_header(self.entry, piece.memory)
-        return self.tensors
 
 
 def _ahead(
@@ -127,8 +140,7 @@ def _ahead(
     before: _Batch | None = None
     for entry in entries:
         for batch in _batches(store, entry, targets):
-            if batch.pieces:
-                batch.futures = reading.begin(store, entry.key, batch.pieces, submit)
+            batch.begin(store, submit)
             if before is not None:
                 yield before
             before = batch

@@ -46,6 +46,16 @@ class FileStore(ObjectStore):
         """See Store."""
         self._write(key, lambda out: _write_all(out, data), os.replace)
 
+    def put_unsynced(self, key: str, data: bytes | memoryview) -> None:
+        """Like `put`, for what may be gone or torn after a loss of power: a reader must check it."""
+        target = self._root / checked(key)
+        with translated(key):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with _beside(target) as temporary:
+                with temporary.open("xb", buffering=0) as out:
+                    _write_all(out, data)
+                temporary.replace(target)
+
     def put_if_absent(self, key: str, data: bytes) -> None:
         """See Store."""
         self._write(key, lambda out: _write_all(out, data), os.link)

@@ -11,15 +11,17 @@ from varuna_runtime.store.local import FileStore
 from varuna_runtime.store.objects import ObjectStore
 from varuna_runtime.store.retrying import RetryingStore
 from varuna_runtime.store.seam import Store
+from varuna_runtime.store.tiered import TieredStore
 
 SCHEMES = (*STORE_SCHEMES, "memory")
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, near: Path | None = None) -> Store:
     """Return the store at `url`, with transient failures retried a bounded number of times.
 
     `file:///path` (the folder is made), `s3://bucket/prefix`, `az://container/prefix`, `gs://bucket/prefix`,
     with credentials from the environment as their SDKs read it; `memory://` is a fresh store of this process.
+    `near` is a folder of this node for shards of the newest steps; not used with `file://`.
     InvalidInput when the URL cannot be one of these, StoreError when the store cannot be opened.
     """
     scheme = urlsplit(url).scheme
@@ -31,7 +33,8 @@ def open_store(url: str) -> Store:
     if scheme == "file":
         return RetryingStore(FileStore(_file_root(url)))
     try:
-        return RetryingStore(ObjectStore(from_url(url)))
+        behind = ObjectStore(from_url(url))
+        return RetryingStore(behind) if near is None else TieredStore(behind, near)
     except Exception as err:  # an SDK error of any kind: bad configuration, no credentials
         said = str(err).partition("\n")[0]  # what follows is the SDK's own source
         raise StoreError(

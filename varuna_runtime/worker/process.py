@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from varuna_runtime.wire import launch
@@ -25,6 +26,12 @@ def run(request: launch.ForkRank, training: "Training", partitioned: "Partitione
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def shards_folder() -> Path | None:
+    """Return where the agent keeps shards near, by VARUNA_SHARDS; None without an agent."""
+    folder = os.environ.get("VARUNA_SHARDS")
+    return Path(folder) if folder else None
 
 
 def _become(request: launch.ForkRank) -> None:

@@ -23,6 +23,7 @@ from varuna_runtime.worker.link.late import LateLink
 from varuna_runtime.worker.mailbox import Mailbox
 from varuna_runtime.worker.messages import told_again, told_evaluation, told_step, told_version
 from varuna_runtime.worker.patience import patiently
+from varuna_runtime.worker.process import shards_folder
 from varuna_runtime.worker.progress import Progress
 from varuna_runtime.worker.ranks import Group, RankOrder, device_of
 from varuna_runtime.worker.resuming import Resumption
@@ -53,7 +54,7 @@ class TrainRank:
         self._progress = progress
         self._device = device_of(order.plan.placement[order.rank].index)
         self._link = LateLink(order.rank)
-        self._store = open_store(order.store_url)
+        self._store = open_store(order.store_url, near=shards_folder())
         self._group = Group(order)
         self._make_engine = partial(
             RankEngine,
