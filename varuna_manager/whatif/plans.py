@@ -20,16 +20,18 @@ class Plans:
         nodes = sorted(request.nodes, key=lambda node: node.node)
         names = [node.node for node in nodes]
         shape = tuple(replace(node, node=_stand_in(i)) for i, node in enumerate(nodes))
-        outcome = self._plan(replace(request, nodes=shape))
+        held = {_stand_in(i): request.held[name] for i, name in enumerate(names) if name in request.held}
+        outcome = self._plan(replace(request, nodes=shape, held=held))
         if isinstance(outcome, Infeasible):
             return outcome
         placement = tuple(Slot(node=names[int(s.node)], index=s.index) for s in outcome.placement)
         return replace(outcome, placement=placement)
 
     def _plan(self, request: PlanRequest) -> Plan | Infeasible:
-        rest = tuple(getattr(request, field.name) for field in fields(request) if field.name != "spec")
+        apart = {"spec", "held"}
+        rest = tuple(getattr(request, field.name) for field in fields(request) if field.name not in apart)
         spec = request.spec  # of which policies change no more than this
-        key = (spec.layout, spec.objective, rest)
+        key = (spec.layout, spec.objective, tuple(sorted(request.held.items())), rest)
         if key not in self._known:
             self._known[key] = plan(request).outcome
         return self._known[key]
