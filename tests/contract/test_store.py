@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.clouds.azurite import Azurite, azurite
+from tests.support.clouds.fake_gcs import FakeGcs
 from tests.support.clouds.moto import IDENTITY, Moto
 from varuna_runtime.spec.errors import ObjectExists, ObjectMissing, StoreRefused
 from varuna_runtime.store import Store, open_store
@@ -29,7 +30,13 @@ def buckets() -> Iterator[Moto]:
         yield server
 
 
-@pytest.fixture(params=["file", "memory", "s3", "az"])
+@pytest.fixture(scope="module")
+def google() -> Iterator[FakeGcs]:
+    with FakeGcs() as server:
+        yield server
+
+
+@pytest.fixture(params=["file", "memory", "s3", "az", "gs"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """One that nobody else uses; the clouds' are found as anywhere, by the environment."""
     match request.param:
@@ -42,6 +49,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             environment = {**IDENTITY, "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
         case "az":
             environment = request.getfixturevalue("blobs").environment
+        case "gs":
+            environment = request.getfixturevalue("google").environment
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     return open_store(f"{request.param}://contract/{next(PREFIXES)}")
@@ -102,6 +111,30 @@ def test_ranges_stop_at_the_end_of_the_object(store: Store) -> None:
     assert store.get_range("r", 2, 3) == b"234"
     assert store.get_range("r", 8, 100) == b"89"
     assert store.get_range("r", 10, 5) == b""
+
+
+def test_bytes_are_read_into_buffers_one_after_the_other(store: Store) -> None:
+    store.put("r", b"0123456789")
+    first, second, third = bytearray(3), bytearray(0), bytearray(4)
+    assert store.read_into("r", 2, [memoryview(first), memoryview(second), memoryview(third)]) == 7
+    assert (first, third) == (b"234", b"5678")
+    beyond = bytearray(5)
+    assert store.read_into("r", 8, [memoryview(beyond)]) == 2
+    assert beyond == b"89\0\0\0"
+    with pytest.raises(ObjectMissing, match="no/such"):
+        store.read_into("no/such", 0, [memoryview(beyond)])
+
+
+def test_memory_is_put_without_being_bytes(store: Store) -> None:
+    data = bytearray(b"0123456789" * 300_000)
+    store.put("m", memoryview(data)[5:])
+    assert store.get("m") == data[5:]
+
+
+def test_nothing_is_nearer_than_the_store(store: Store) -> None:
+    store.put("n", b"x")
+    assert not store.distrust("n")
+    assert store.get("n") == b"x"
 
 
 def test_list_is_sorted_and_by_whole_segments(store: Store) -> None:
