@@ -125,7 +125,7 @@ class Fleet:
                 layout, num_segments=model.num_segments, batch=batch, schedule=schedule, recompute=recompute
             )
         self.model, self.plan = model, layout
-        settings = settings_of(
+        settings = self.settings = settings_of(
             training,
             layout.batch,
             precision=precision,

@@ -18,7 +18,7 @@ from varuna_runtime.partition.pretrained import Pretrained
 from varuna_runtime.partition.replay import replaying
 from varuna_runtime.partition.seeding import preserved_random_state
 from varuna_runtime.partition.segments import Segments, segments_of, whole
-from varuna_runtime.partition.values import InitialValues
+from varuna_runtime.partition.values import InitialValues, blank
 from varuna_runtime.spec.errors import ModelRefused
 from varuna_runtime.spec.model import SegmentRecord, TiedParameter
 
@@ -111,13 +111,36 @@ class PartitionedModel:
         CPU one tensor at a time; the process's random state is left as it was. Segments that are given the
         same `shared`, empty at first, use one object for a tied parameter, wherever they refer to it.
         """
+        return self._made(index, lambda t: self._values.of(t, seed=seed, device=device), device, shared)
+
+    def materialise_blank(
+        self, index: int, *, seed: int, device: torch.device, shared: dict[int, Tensor] | None = None
+    ) -> nn.Module:
+        """Like `materialise`, but what `state_names` names is not a number until somebody fills it."""
+        held = naming.held_tensors(self._modules[index])
+        named = {id(held[name]) for name in self._names[index]}
+
+        def make(tensor: Tensor) -> Tensor:
+            if id(tensor) in named:
+                return blank(tensor, device=device)
+            return self._values.of(tensor, seed=seed, device=device)
+
+        return self._made(index, make, device, shared)
+
+    def _made(
+        self,
+        index: int,
+        make: Callable[[Tensor], Tensor],
+        device: torch.device,
+        shared: dict[int, Tensor] | None,
+    ) -> nn.Module:
         module = self._modules[index]
         known = {} if shared is None else shared
         with replaying():
             memo: dict[int, Any] = {}
             for tensor in naming.held_tensors(module).values():
                 real = known.get(id(tensor))
-                memo[id(tensor)] = self._values.of(tensor, seed=seed, device=device) if real is None else real
+                memo[id(tensor)] = make(tensor) if real is None else real
             known.update((id(p), memo[id(p)]) for p in module.parameters())
             with _NoHiddenTensors():
                 made = copy.deepcopy(module, memo)

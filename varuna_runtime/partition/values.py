@@ -36,18 +36,28 @@ class InitialValues:
 
         A tensor that was real from the start (a constant given as numbers) is copied.
         """
-        value = self._on_cpu(tensor, seed).detach().to(device)
-        if not isinstance(tensor, torch.nn.Parameter):
-            return value
-        parameter = torch.nn.Parameter(value, requires_grad=tensor.requires_grad)
-        vars(parameter).update(vars(tensor))
-        return parameter
+        return _like(tensor, self._on_cpu(tensor, seed).detach().to(device))
 
     def _on_cpu(self, tensor: Tensor, seed: int) -> Tensor:
         if id(tensor) in self._stored:
             return self._stored[id(tensor)].read(tensor.dtype)
         ref = self._refs.get(id(tensor))
         return tensor.clone() if ref is None else replay(self._recording, ref, self._draws, seed)
+
+
+def blank(tensor: Tensor, *, device: torch.device) -> Tensor:
+    """Return a tensor like one of the model's for values that are still to come: not a number until then."""
+    value = torch.empty_like(tensor.detach(), device=device)
+    is_number = value.is_floating_point() or value.is_complex()
+    return _like(tensor, value.fill_(float("nan") if is_number else 0))
+
+
+def _like(tensor: Tensor, value: Tensor) -> Tensor:
+    if not isinstance(tensor, torch.nn.Parameter):
+        return value
+    parameter = torch.nn.Parameter(value, requires_grad=tensor.requires_grad)
+    vars(parameter).update(vars(tensor))
+    return parameter
 
 
 def _refuse_overlap(refs: Mapping[str, TensorRef]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,16 @@ from varuna_runtime.worker.segment import SegmentRunner
 from varuna_runtime.worker.shares import Offload, OwnedSpace, shares_of
 from varuna_runtime.worker.stage import StageRunner
 from varuna_runtime.worker.training import ResolvedTraining, Training
+
+
+class Materialise(Protocol):
+    """Makes one segment real."""
+
+    def __call__(
+        self, index: int, *, seed: int, device: torch.device, shared: dict[int, Tensor] | None
+    ) -> nn.Module:
+        """See `PartitionedModel.materialise`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +57,14 @@ def build_stage(
     replicas: int = 1,
     replica: int = 0,
     offload: Offload | None = None,
+    materialise: Materialise | None = None,
 ) -> BuiltStage:
     """Materialise segments [first, last) with their initial values and wire them up.
 
-    `offload` is memory of the host for an optimizer that is not to live on `device`.
+    `offload` is memory of the host for an optimizer that is not to live on `device`. `materialise` is a
+    method of `model` that makes a segment, other than with its initial values.
     """
-    segments = _segments(settings, model, stage, device)
+    segments = _segments(settings, model, stage, device, materialise or model.materialise)
     modules = {segment.index: segment.module for segment in segments}
     ties = tuple(tie for tie in model.tied if _is_trained_in(tie, modules))
     tied_names = {use.name for tie in ties for use in tie.uses}
@@ -93,13 +106,17 @@ def build_stage(
 
 
 def _segments(
-    settings: ResolvedTraining, model: PartitionedModel, stage: Stage, device: torch.device
+    settings: ResolvedTraining,
+    model: PartitionedModel,
+    stage: Stage,
+    device: torch.device,
+    materialise: Materialise,
 ) -> tuple[SegmentRunner, ...]:
     shared: dict[int, Tensor] = {}  # a tied parameter is one inside a stage, so that it is stepped once
     return tuple(
         SegmentRunner(
             index,
-            model.materialise(index, seed=settings.seed, device=device, shared=shared),
+            materialise(index, seed=settings.seed, device=device, shared=shared),
             dict(model.state_names(index)),
             device=device,
             precision=settings.precision,

@@ -19,7 +19,7 @@ from varuna_runtime.spec.manifest import EvaluationRecord, LossRecord, TrainerSt
 from varuna_runtime.spec.schedule import Op
 from varuna_runtime.worker import determinism
 from varuna_runtime.worker.agreement import Agreement, Ballot, Decision, Totals
-from varuna_runtime.worker.build import build_stage
+from varuna_runtime.worker.build import Materialise, build_stage
 from varuna_runtime.worker.data import SampleSource
 from varuna_runtime.worker.evaluating import Evaluations
 from varuna_runtime.worker.link import Link
@@ -72,8 +72,9 @@ class RankEngine:
         *,
         device: torch.device | None = None,
         generation: int = 0,
+        materialise: Materialise | None = None,
     ) -> None:
-        """Build the stage of `link.rank` with initial weights; `load` replaces them."""
+        """Build the stage of `link.rank` with initial weights, or as `materialise` makes them for `load`."""
         layout = plan.layout
         self._settings, self._plan, self._link = settings, plan, link
         self._stage, self._replica = layout.stage_of(link.rank), layout.replica_of(link.rank)
@@ -90,6 +91,7 @@ class RankEngine:
             replicas=layout.replicas,
             replica=self._replica,
             offload=offload_of(self._device) if settings.offload_optimizer else None,
+            materialise=materialise,
         )
         self._state = StageState(model, self._built)
         self._team = Team(

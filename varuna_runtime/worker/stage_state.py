@@ -1,6 +1,6 @@
 """What a checkpoint holds of one stage: taken out of segments and optimizer, and put back piece by piece."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,7 @@ class StageState:
     @property
     def needed_segments(self) -> tuple[int, ...]:
         """Segments whose tensors `load` needs: the stage's own and the first uses of its tied parameters."""
-        own = {segment.index for segment in self._built.segments}
-        tied = [tie for tie in self._model.tied if any(use.segment in own for use in tie.uses)]
-        first = {tie.uses[0].segment for tie in tied}  # frozen ones too, which nothing else keeps equal
-        return tuple(sorted(own | first))
+        return needed_by(self._model, {segment.index for segment in self._built.segments})
 
     def weights(self) -> list[dict[str, Tensor]]:
         """Return the live parameters and buffers of each segment."""
@@ -51,6 +48,13 @@ class StageState:
             restoring.take(tensors)
         filling.finish()
         restoring.finish()
+
+
+def needed_by(model: PartitionedModel, own: Collection[int]) -> tuple[int, ...]:
+    """Return the segments whose tensors a stage of the segments `own` needs."""
+    tied = [tie for tie in model.tied if any(use.segment in own for use in tie.uses)]
+    first = {tie.uses[0].segment for tie in tied}  # frozen ones too, which nothing else keeps equal
+    return tuple(sorted({*own, *first}))
 
 
 class _Filling:

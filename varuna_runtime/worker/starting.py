@@ -44,23 +44,20 @@ class Start:
     """Loads one rank's state, and knows what else it could load."""
 
     def __init__(self, engine: Engine, stored: Stored, copies: Copies, *, resume_step: int | None) -> None:
-        """`resume_step` is the durable step that the manager knows of."""
+        """`copies` know what vaults hold; `resume_step` is the durable step that the manager knows of."""
         self._engine = engine
         self._stored = stored
         self._copies = copies
         self._resume_step = resume_step
         self.loaded = Version(step=0, generation=0)
         self.loadable: tuple[Version, ...] = ()  # newest first, `loaded` included
-        self._is_spoilt = False
-
-    @property
-    def is_spoilt(self) -> bool:
-        """Whether the engine is to start from initial weights, but holds a part of something else."""
-        return self._is_spoilt and not self.loaded.step
 
     def load_newest(self) -> None:
-        """Load the newest version there is; raises CheckpointRefused or StoreError when nothing can be."""
-        self._copies.look(LOOK_S)
+        """Load the newest version there is; raises CheckpointRefused or StoreError when nothing can be.
+
+        If that is step 0, nothing or only a part of something was loaded: the initial weights are for the
+        caller to make.
+        """
         floor = self._resume_step or 0
         for version in self._copies.versions:
             if version.step >= floor and self._take(version):
@@ -88,7 +85,6 @@ class Start:
             self._copies.load(version, self._engine.load_pieces)
         except (CopyGone, CheckpointRefused) as err:
             print(f"varuna: step {version.step} is not loaded from memory: {err}", flush=True)  # noqa: T201
-            self._is_spoilt = True
             return False
         return True
 

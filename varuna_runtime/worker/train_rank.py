@@ -30,7 +30,8 @@ from varuna_runtime.worker.resuming import Resumption
 from varuna_runtime.worker.saving import SavePolicy, Saver
 from varuna_runtime.worker.session import LastWord
 from varuna_runtime.worker.signals import Drain, EvaluationDone, StepDone, Waiting
-from varuna_runtime.worker.starting import Start
+from varuna_runtime.worker.stage_state import needed_by
+from varuna_runtime.worker.starting import LOOK_S, Start
 from varuna_runtime.worker.telling import report_of
 from varuna_runtime.worker.training import Training, resolve
 from varuna_runtime.worker.vaults import Vaults
@@ -66,7 +67,8 @@ class TrainRank:
             device=self._device,
             generation=order.generation,
         )
-        self._engine = self._make_engine()
+        self._partitioned = partitioned
+        self._engine: RankEngine
         self._vaults = Vaults(order)
         self._callbacks = Callbacks(training.callbacks if order.rank == 0 else ())
         self._start: Start
@@ -75,14 +77,16 @@ class TrainRank:
 
     def prepare(self) -> worker_pb2.PrepareReply:
         """Load the newest version there is: out of memory where that is as new as what is durable."""
-        self._start = Start(
-            self._engine,
-            Resumption(self._store, self._order.job, self._order.model, self._engine),
-            self._vaults.copies(self._engine.needed_segments),
-            resume_step=self._order.resume_step,
-        )
+        stage = self._order.plan.stages[self._order.plan.layout.stage_of(self._order.rank)]
+        copies = self._vaults.copies(needed_by(self._partitioned, range(stage.first, stage.last)))
+        copies.look(LOOK_S)
+        is_blank = bool(copies.versions or self._order.resume_step)  # initial weights would be overwritten
+        materialise = self._partitioned.materialise_blank if is_blank else None
+        self._engine = self._make_engine(materialise=materialise)
+        stored = Resumption(self._store, self._order.job, self._order.model, self._engine)
+        self._start = Start(self._engine, stored, copies, resume_step=self._order.resume_step)
         self._start.load_newest()
-        if self._start.is_spoilt:
+        if is_blank and not self._start.loaded.step:
             self._engine = self._make_engine()
         return worker_pb2.PrepareReply(
             plan_hash=self._order.plan.hash(),

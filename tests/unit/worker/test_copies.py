@@ -12,7 +12,7 @@ from tests.support.fleet import Fleet, assert_equal_bits
 from varuna_runtime.spec.copies import Version
 from varuna_runtime.spec.errors import CopyGone
 from varuna_runtime.spec.job import Precision
-from varuna_runtime.worker.engine import Keeping
+from varuna_runtime.worker.engine import Keeping, RankEngine
 from varuna_runtime.worker.evaluation import Evaluation
 from varuna_runtime.worker.tiers import Copies
 from varuna_runtime.worker.training import Training
@@ -68,6 +68,17 @@ def test_a_training_goes_on_from_copies_at_another_layout_with_equal_bits(
     vaults = [MemoryVault() for _ in kept.engines]
     KeptFleet(kept, vaults).train(2)
     resumed = Fleet(make(), after, **options)
+    resumed.engines = [
+        RankEngine(
+            make(),
+            resumed.settings,
+            resumed.model,
+            resumed.plan,
+            resumed.network.link(rank),
+            materialise=resumed.model.materialise_blank,
+        )
+        for rank in range(len(resumed.engines))
+    ]
     load(resumed, vaults)
     assert_equal_bits(resumed.snapshot(), kept.snapshot())
     for engine in kept.engines:
