@@ -181,7 +181,9 @@ def test_sweep_keeps_objects(store: Store) -> None:
 def test_a_prefix_of_objects_is_no_object(store: Store) -> None:
     store.put("a/b/c", b"x")
     assert not store.exists("a/b")
-    for call in (store.get, store.size, lambda key: store.get_range(key, 0, 1)):
+    into = [memoryview(bytearray(1))]
+    reads = (lambda key: store.get_range(key, 0, 1), lambda key: store.read_into(key, 0, into))
+    for call in (store.get, store.size, *reads):
         with pytest.raises(ObjectMissing):
             call("a/b")
     store.delete(["a/b"])

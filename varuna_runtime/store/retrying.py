@@ -73,7 +73,12 @@ class RetryingStore:
         return self._retried(lambda _: self._inner.get_range(key, start, length))
 
     def read_into(self, key: str, start: int, into: Sequence[memoryview]) -> int:
-        """See Store."""
+        """See Store; called for every megabyte, so a try that works costs nothing more."""
+        try:
+            return self._inner.read_into(key, start, into)
+        except StoreError as err:
+            if not _is_transient(err):
+                raise
         return self._retried(lambda _: self._inner.read_into(key, start, into))
 
     def distrust(self, key: str) -> bool:
