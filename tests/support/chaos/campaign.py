@@ -149,7 +149,8 @@ def story(injector: Injector, watcher: Watcher) -> str:
     for g in watcher.glimpses:
         shown = f"generation {g.generation} {g.state}"
         if shown != before:
-            entries.append((g.at_s, f"    {shown} at step {g.step}, {g.durable_step} durable"))
+            safe = f"{g.recoverable_step} recoverable, {g.durable_step} durable"
+            entries.append((g.at_s, f"    {shown} at step {g.step}, {safe}"))
         before = shown
     return "\n".join(f"{at_s - began_s:8.2f} s  {text}" for at_s, text in sorted(entries))
 

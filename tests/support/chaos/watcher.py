@@ -64,7 +64,10 @@ class Watcher:
     def _follow(self) -> None:
         """Ask again and again: the stream of changes comes in bursts, and misses short phases."""
         while not self._is_over and self.last.state not in TERMINAL:
-            with contextlib.suppress(VarunaError), Client(self._address(), timeout_s=_CALL_S) as client:
+            with (
+                contextlib.suppress(VarunaError, ValueError),  # none there, or no address yet
+                Client(self._address(), timeout_s=_CALL_S) as client,
+            ):
                 while not self._is_over and self.last.state not in TERMINAL:
                     self._add(_glimpse(client.job(self._job)))
                     time.sleep(_LOOK_S)
