@@ -20,7 +20,7 @@ from varuna_manager.core.words import What
 MIB = 1 << 20
 # Memory of a slot, in which the training of the whole model, of half of it, or of a quarter has room.
 WHOLE, HALF, QUARTER = 2048 * MIB, 130 * MIB, 66 * MIB
-NOTICE_S = 25.0  # in which the new nodes are warmed up
+NOTICE_S, FIRST_NOTICE_S = 20.0, 40.0  # in which new nodes are warmed up; the first drain is given more time
 POOLS = ((4, HALF), (3, WHOLE), (4, HALF), (4, QUARTER))
 """The nodes after each morph: meant for 2x2, 1x3, 2x2 and 4x1, but the planner has the last word."""
 
@@ -71,11 +71,11 @@ def r4(options: Options) -> Case:
 
 
 def r5(options: Options) -> Case:
-    """Through three layouts and back, each on nodes of its own."""
+    """Through the layouts that the planner makes of three kinds of nodes, and back."""
     case = Case(
         name="R5",
-        title="morphs 4x1, 2x2, 1x3 and back, with the bits of an undisturbed run",
-        settings=f"{SUBJECT}; each layout on new nodes whose memory asks for it, the old ones under notice; "
+        title="morphs from layout to layout, with the bits of an undisturbed run",
+        settings=f"{SUBJECT}; each time onto new nodes of other memory, the old ones under notice; "
         "so the whole state moves, over loopback, for which no time is granted",
     )
     pauses: dict[str, float] = {}
@@ -89,7 +89,7 @@ def r5(options: Options) -> Case:
             pool.await_ready(len(before) + count)
             begun_s = time.monotonic()
             for node in before:
-                pool.notice(node, NOTICE_S)
+                pool.notice(node, NOTICE_S if pauses else FIRST_NOTICE_S)
             life = pool.settle("", after=life)
             layouts.append(pool.status().layout)
             name = f"{len(layouts) - 1}: {layouts[-2]} to {layouts[-1]}"
