@@ -254,20 +254,21 @@ def _history(machines: Machines, job: str, watcher: Watcher, script: Path, injec
         nonlocal steps, events
         machines.start_manager()
         with contextlib.suppress(VarunaError, ValueError), Client(machines.address) as client:
-            steps, events = client.steps(job), tuple(client.events(job))
-        return bool(events)
+            steps, events = client.steps(job), tuple(client.events())
+        return any(event.job == job for event in events)
 
     wait_until(ask, "no manager answers at the end", 60)
     told = tuple(
         Told(step=s.step, generation=s.generation, loss_hex=s.loss_hex, at_s=s.at, step_s=s.step_s)
         for s in steps
     )
-    trained = frozenset(event.generation for event in events if event.what == "started")
+    trained = frozenset(event.generation for event in events if event.what == "started" and event.job == job)
     return History(
         told=told,
         lines=tuple(read_lines(script)),
         glimpses=watcher.glimpses,
         trained=trained,
+        managers=tuple(event.at for event in events if event.what == "manager-started"),
         thawed=frozenset(injector.thawed),
     )
 

@@ -68,6 +68,7 @@ class History:
     lines: tuple[Line, ...]
     glimpses: tuple[Glimpse, ...]
     trained: frozenset[int]  # generations that were started to train
+    managers: tuple[float, ...] = ()  # when each manager began
     thawed: frozenset[int] = frozenset()  # pids that were frozen for a while
 
 
@@ -117,19 +118,21 @@ def order_of_generations(training: Training, history: History) -> Iterator[str]:
 def progress(training: Training, history: History) -> Iterator[str]:
     """Generation and durable step never fall; committed once a generation, never below durable.
 
-    The manager says the old step until it hears the first one of the new generation.
+    The manager says the old step until it hears the first one of the new generation; the next manager
+    has to hear anew what was committed.
     """
-    fell: set[int] = set()
+    fell: set[tuple[int, int]] = set()
     for before, after in itertools.pairwise(history.glimpses):
         if after.generation < before.generation:
             yield f"generation fell from {before.generation} to {after.generation}"
         if after.durable_step < before.durable_step:
             yield f"durable step fell from {before.durable_step} to {after.durable_step}"
         if after.step < before.step:
-            if after.generation in fell:
+            place = after.generation, sum(began_s <= after.at_s for began_s in history.managers)
+            if place in fell:
                 steps = f"from {before.step} to {after.step}"
                 yield f"committed fell again, {steps} in generation {after.generation}"
-            fell.add(after.generation)
+            fell.add(place)
         if after.step < after.durable_step:
             yield f"committed step {after.step} is below the durable step {after.durable_step}"
         if after.recoverable_step is not None and not (

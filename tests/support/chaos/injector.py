@@ -80,6 +80,7 @@ class Injector:
         """
         self._random = random.Random(f"{self._seed} {cell.kind} {cell.phase}")
         if self._in_a_row >= _IN_A_ROW:
+            self._machines.tend(NODES)
             self._phases.wait_durable(_DURABLE_S)
             self._in_a_row = 0
         for _ in range(_TRIES):

@@ -132,6 +132,14 @@ def test_progress_that_falls_is_found(bad: Glimpse, words: str) -> None:
     assert any(words in fault for fault in faults(TRAINING, replace(history, glimpses=glimpses)))
 
 
+def test_committed_may_fall_once_more_under_another_manager() -> None:
+    history = good()
+    later = replace(glimpse(3, 4, 4), at_s=2.0)
+    glimpses = (*history.glimpses[:-1], later, history.glimpses[-1])
+    assert faults(TRAINING, replace(history, glimpses=glimpses, managers=(-1.0, 1.0))) == []
+    assert faults(TRAINING, replace(history, glimpses=glimpses, managers=(-1.0,))) != []
+
+
 def test_a_generation_that_begins_below_what_was_durable_is_found() -> None:
     history = good()
     glimpses = (glimpse(2, 4, 3), glimpse(3, 3, 3, "STARTING"), *history.glimpses[3:])
