@@ -136,7 +136,7 @@ def keeper_of(
         is_shared=fleet.engines[rank].is_shared,
     )
     lines = [Line(f"n{n}", lambda buddy=buddy: buddy, clock) for n, buddy in enumerate(buddies)]  # type: ignore[misc]
-    return Keeper(fleet.engines[rank], own, lines, owner, clock=clock)  # type: ignore[arg-type]
+    return Keeper(fleet.engines[rank], own, lines, owner, clock=clock, busy=clock)  # type: ignore[arg-type]
 
 
 class KeptFleet:

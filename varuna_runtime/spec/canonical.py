@@ -19,6 +19,11 @@ def dumps(value: object) -> bytes:
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def quick_dumps(value: object) -> bytes:
+    """Return JSON that `loads` reads, much faster than the canonical one; its bytes compare to nothing."""
+    return _adapter(cast(Hashable, type(value))).dump_json(value)
+
+
 def loads(kind: type[T], text: bytes | str) -> T:
     """Return the record of type `kind`; raises InvalidInput on anything but a valid encoding of it."""
     try:

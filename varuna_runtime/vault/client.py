@@ -136,7 +136,7 @@ class Buffer:
     def seal(self, record: CopyRecord) -> None:
         """It is complete: what `record` says. VaultRefused: its generation is retired, or its job over."""
         request = Request(op=Op.SEAL, memory=self._number, copy=record.copy)
-        self._vault.ask(request, canonical.dumps(record))
+        self._vault.ask(request, canonical.quick_dumps(record))
 
     def close(self) -> None:
         """Unmap it, or leave that to the last who still has a view of it."""

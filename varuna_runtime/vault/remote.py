@@ -75,7 +75,7 @@ class RemoteVault:
             send_frame(
                 self._sock,
                 canonical.dumps(Request(op=Op.STORE, copy=record.copy)),
-                canonical.dumps(record),
+                canonical.quick_dumps(record),
             )
             check(_reply(self._sock))
             send_chunks(self._sock, source)

@@ -8,6 +8,11 @@ def now_s() -> float:
     return time.perf_counter()
 
 
+def busy_s() -> float:
+    """Seconds that this thread had a processor, whatever else the machine did meanwhile."""
+    return time.thread_time()
+
+
 def unix_s() -> float:
     """Unix seconds, for what people read later."""
     return time.time()

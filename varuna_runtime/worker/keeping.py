@@ -139,6 +139,14 @@ class Owner:
     is_shared: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """Tensors over the memory of one buffer."""
+
+    places: tuple[CopiedTensor, ...]
+    tensors: tuple[Tensor, ...]
+
+
 class Engine(Protocol):
     """What is copied; see `engine.RankEngine`."""
 
@@ -167,11 +175,13 @@ class Keeper:
         owner: Owner,
         *,
         clock: Callable[[], float],
+        busy: Callable[[], float],
     ) -> None:
-        """Without a vault nothing is ever kept."""
+        """Without a vault nothing is ever kept. `busy` is the time that this thread had a processor."""
         self._engine, self._vault, self._buddies, self._owner = engine, vault, buddies, owner
-        self._clock = clock
+        self._clock, self._busy = clock, busy
         self._policy = KeepPolicy(last_s=clock())
+        self._targets: dict[int, Targets] = {}  # by buffer
         self._spare: list[Buffer] = []  # the next to be filled first
         self._num_bytes = -1
         self._changed = threading.Condition()  # guards everything below
@@ -207,9 +217,9 @@ class Keeper:
 
     def begin(self) -> None:
         """Copy the committed steps behind the training; no copy may be under way."""
-        began_s = self._clock()
         if self._vault is None:
             return
+        began_s = self._busy()  # a crowded machine makes no copy dearer
         state = self._engine.state()
         places = arranged(state.segments)
         buffer = self._next_buffer(self._vault, size_of(places))
@@ -218,11 +228,12 @@ class Keeper:
         with self._changed:
             assert not self._is_busy, "the last copy is under way"
             self._is_busy = self._is_copying = True
-        self._policy.begun(began_s)
+        self._policy.begun(self._clock())
         record = self._record(places, state.trainer, state.segments)
-        pairs = [(tensor_over(buffer.memory, p), state.segments[p.segment][p.name]) for p in places]
+        sources = (state.segments[place.segment][place.name] for place in places)
+        pairs = list(zip(self._targets_in(buffer, places), sources, strict=True))
         staging = stage(pairs, lambda: self._complete(buffer, record), name=f"keep-{self._owner.rank}")
-        called_s = self._clock() - began_s
+        called_s = self._busy() - began_s
 
         def wait() -> None:
             waiting_s = self._clock()
@@ -262,12 +273,21 @@ class Keeper:
                 if pair is None:
                     raise VaultRefused("over the limit of this node's vault")
                 self._spare, self._num_bytes = list(pair), num_bytes
+                self._targets.clear()
             self._spare.append(self._spare.pop(0))
             self._spare[-1].begin()
         except _FAULTS as err:
             self._give_up(str(err))
             return None
         return self._spare[-1]
+
+    def _targets_in(self, buffer: Buffer, places: tuple[CopiedTensor, ...]) -> tuple[Tensor, ...]:
+        """Return tensors over the buffer; they are made once, as long as nothing about the state changes."""
+        known = self._targets.get(id(buffer))
+        if known is None or known.places != places:
+            tensors = tuple(tensor_over(buffer.memory, place) for place in places)
+            known = self._targets[id(buffer)] = Targets(places=places, tensors=tensors)
+        return known.tensors
 
     def _record(
         self,

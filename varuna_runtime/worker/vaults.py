@@ -43,7 +43,7 @@ class Vaults:
             is_shared=engine.is_shared,
         )
         lines = [Line(v.node, partial(self._connect, v), clock.now_s) for v in self._order.buddies]
-        return Keeper(engine, self._own, lines, owner, clock=clock.now_s)
+        return Keeper(engine, self._own, lines, owner, clock=clock.now_s, busy=clock.busy_s)
 
     def stop_reading(self) -> None:
         """Nothing is loaded any more."""
