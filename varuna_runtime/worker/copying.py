@@ -20,7 +20,6 @@ class Copying:
         """
         self._engine, self._keeper, self._on_kept = engine, keeper, on_kept
         self._first_step = engine.step
-        self._begun_step = engine.step or -1
         self._is_safe = False
         engine.keep_by(lambda: keeper.says)
         if engine.step:
@@ -35,22 +34,23 @@ class Copying:
     def follow(self, done: StepDone) -> None:
         """Act on a committed step: keep it if all ranks do; drop what is older than this generation."""
         if done.keep:
-            self._begin()
+            self._keeper.begin()
         if not self._is_safe and done.recoverable >= self._first_step:
             self._is_safe = True
             self._keeper.retire()
             self._on_kept(done.recoverable)
 
     def keep_last(self) -> bool:
-        """Keep the committed steps and return whether every rank's node holds them; blocks."""
+        """Keep the committed steps and return whether all copies of every rank are complete; blocks."""
         is_well = self._keeper.wait_done(_PUSH_S) and self._keeper.is_able
-        if self._begun_step != self._engine.step:
-            if not self._engine.all_agree(is_well):  # the last copy is whole everywhere: it may be followed
-                return False
-            self._begin()
-            self._keeper.wait_done(_PUSH_S)
-        return self._engine.all_agree(self._keeper.holds(self._engine.step))
-
-    def _begin(self) -> None:
-        self._begun_step = self._engine.step
+        if self._are_kept():
+            return True
+        if not self._engine.all_agree(is_well):  # the last copy is whole everywhere: it may be followed
+            return False
+        self._keeper.try_all_buddies()
         self._keeper.begin()
+        self._keeper.wait_done(_PUSH_S)
+        return self._are_kept()
+
+    def _are_kept(self) -> bool:
+        return self._engine.all_agree(self._keeper.keeps(self._engine.step))

@@ -118,6 +118,10 @@ class Line:
         self._is_failing = False
         return True
 
+    def try_at_once(self) -> None:
+        """Do not wait any longer after a failure."""
+        self._not_before_s = 0.0
+
     def _fail(self, err: VarunaError) -> None:
         if not self._is_failing:
             print(f"varuna: node {self._name} keeps no copies: {err}", flush=True)  # noqa: T201
@@ -186,8 +190,8 @@ class Keeper:
         self._num_bytes = -1
         self._changed = threading.Condition()  # guards everything below
         self._is_busy = self._is_copying = False
-        self._held_step = -1
         self._kept_step = -1
+        self._whole_step = -1  # of which there are copies, too
 
     @property
     def is_able(self) -> bool:
@@ -205,10 +209,15 @@ class Keeper:
             can_drain=Drain.KEPT if is_able else Drain.DURABLE,
         )
 
-    def holds(self, step: int) -> bool:
-        """Return whether this node's copy of the step is complete."""
+    def keeps(self, step: int) -> bool:
+        """Return whether the step's copies are complete, here and at every buddy."""
         with self._changed:
-            return self.is_able and self._held_step == step
+            return self.is_able and self._whole_step == step
+
+    def try_all_buddies(self) -> None:
+        """Ask also those that failed a moment ago with the next copy."""
+        for line in self._buddies:
+            line.try_at_once()
 
     def starts(self) -> None:
         """Initial weights need no copy: every rank can make them again."""
@@ -317,18 +326,18 @@ class Keeper:
             self._give_up(str(err))
             return
         with self._changed:
-            self._held_step, self._is_copying = step, False
+            self._is_copying = False
             self._changed.notify_all()
         memory = buffer.memory[: record.copy.num_bytes]
         num_kept = sum(line.store(record, memory) for line in self._buddies)
         with self._changed:
-            self._kept_step = step if num_kept == len(self._buddies) else -1
+            self._kept_step = self._whole_step = step if num_kept == len(self._buddies) else -1
             self._is_busy = False
             self._changed.notify_all()
 
     def _give_up(self, reason: str) -> None:
         print(f"varuna: no copies are kept here: {reason}", flush=True)  # noqa: T201
         with self._changed:
-            self._vault, self._held_step, self._kept_step = None, -1, -1
+            self._vault, self._kept_step, self._whole_step = None, -1, -1
             self._is_busy = self._is_copying = False
             self._changed.notify_all()

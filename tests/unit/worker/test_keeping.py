@@ -33,7 +33,7 @@ def test_a_generation_that_goes_on_keeps_its_first_step_before_it_steps() -> Non
     second = fleet_of_one()
     second.resume(first.snapshot())
     kept = KeptFleet(second, [vault], generation=2)
-    assert kept.keepers[0].holds(2)
+    assert kept.keepers[0].keeps(2)
     assert vault.retired == [1], "the copies of the first generation are needed no more"
     kept.train(1)
     assert vault.retired == [1, 2]
@@ -125,7 +125,18 @@ def test_a_drain_keeps_the_last_step_wherever_the_copies_were() -> None:
     kept.train(3)
     assert vault.inventory() == ()
     assert kept.copying[0].keep_last()
-    assert kept.keepers[0].holds(3)
+    assert kept.keepers[0].keeps(3)
+
+
+def test_a_drain_asks_a_buddy_that_failed_once_more_at_once() -> None:
+    vault, buddy = MemoryVault(), MemoryVault()
+    kept = KeptFleet(fleet_of_one(), [vault], [buddy])
+    buddy.is_down = True
+    kept.train(2)
+    assert not kept.copying[0].keep_last()
+    buddy.is_down = False
+    assert kept.copying[0].keep_last()
+    assert 2 in {copy.version.step for copy in buddy.inventory()}
 
 
 def test_a_copy_is_waited_for_before_the_tensors_change() -> None:
