@@ -11,7 +11,8 @@ from varuna_manager.config import default_home
 from varuna_runtime.agent.clouds import Cloud
 from varuna_runtime.agent.config import AgentConfig, metadata_endpoint
 from varuna_runtime.agent.credentials import Wallet
-from varuna_runtime.agent.main import log_as_json, run
+from varuna_runtime.agent.logbook import log_as_json
+from varuna_runtime.agent.main import run
 from varuna_runtime.agent.notices.opening import Notices
 
 

@@ -11,7 +11,7 @@ from varuna_manager import clock
 from varuna_manager.cli.connect import access_to, client_at, last_address
 from varuna_manager.client import Client, NodeStatus
 from varuna_manager.cloud import processes
-from varuna_manager.cloud.local_machines import AgentLaunch, LocalMachines, fair_share
+from varuna_manager.cloud.local_machines import AgentLaunch, LocalMachines, copies_share, fair_share
 from varuna_manager.cloud.pool_file import Role
 from varuna_manager.cloud.processes import ProcessId
 from varuna_manager.cloud.provider import InstancePhase
@@ -67,7 +67,13 @@ def ensure_nodes(home: Home, address: str, count: int, shape: NodeShape) -> tupl
         return ()
     with client_at(address) as client:
         ticket = None if access_to(address) is None else client.create_ticket
-        launch = AgentLaunch(manager=address, slots=shape.slots, memory_bytes=memory or None, ticket=ticket)
+        launch = AgentLaunch(
+            manager=address,
+            slots=shape.slots,
+            memory_bytes=memory or None,
+            copies_bytes=copies_share(machine_bytes(), count),
+            ticket=ticket,
+        )
         return machines.add(launch, missing)
 
 

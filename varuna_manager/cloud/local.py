@@ -2,7 +2,14 @@
 
 from collections.abc import Sequence
 
-from varuna_manager.cloud.local_machines import AgentLaunch, LocalMachines, Ticket, fair_share, total_bytes
+from varuna_manager.cloud.local_machines import (
+    AgentLaunch,
+    LocalMachines,
+    Ticket,
+    copies_share,
+    fair_share,
+    total_bytes,
+)
 from varuna_manager.cloud.provider import InstancePhase, PoolReading
 from varuna_manager.home import Home
 from varuna_manager.pool_settings import LocalPool
@@ -21,6 +28,7 @@ def open_local(
         manager=manager_address,
         slots=settings.slots,
         memory_bytes=fair_share(total_bytes(), settings.max) // settings.slots,
+        copies_bytes=copies_share(total_bytes(), settings.max),
         ticket=ticket,
     )
     return LocalProvider(LocalMachines(home, settings.name), launch)

@@ -30,6 +30,7 @@ class AgentLaunch:
     manager: str  # HOST:PORT
     slots: int = 1
     memory_bytes: int | None = None  # per slot
+    copies_bytes: int | None = None  # of the machine's memory, for copies of ranks' state
     ticket: Ticket | None = None
 
 
@@ -48,6 +49,11 @@ def fair_share(machine_bytes: int, num_nodes: int) -> int:
     any back: so up to eight nodes fit together in whatever order they are added.
     """
     return machine_bytes * 4 // 5 // max(num_nodes, 8)
+
+
+def copies_share(machine_bytes: int, num_nodes: int) -> int | None:
+    """Return what each of `num_nodes` nodes may take for copies: a quarter of the machine's memory in all."""
+    return machine_bytes // 4 // max(num_nodes, 1) or None
 
 
 POOL_MARK = "VARUNA_POOL"
@@ -176,6 +182,8 @@ def agent_command(launch: AgentLaunch, node: str, folder: str) -> tuple[str, ...
     command += ["--node", node, "--home", folder, "--slots", str(launch.slots)]
     if launch.memory_bytes is not None:
         command += ["--memory-bytes", str(launch.memory_bytes)]
+    if launch.copies_bytes is not None:
+        command += ["--copies-bytes", str(launch.copies_bytes)]
     return tuple(command)
 
 

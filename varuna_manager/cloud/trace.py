@@ -9,7 +9,14 @@ import structlog
 
 from varuna_manager import traces
 from varuna_manager.cloud.local import MOST_NODES
-from varuna_manager.cloud.local_machines import AgentLaunch, LocalMachines, Ticket, fair_share, total_bytes
+from varuna_manager.cloud.local_machines import (
+    AgentLaunch,
+    LocalMachines,
+    Ticket,
+    copies_share,
+    fair_share,
+    total_bytes,
+)
 from varuna_manager.cloud.opening import Notes
 from varuna_manager.cloud.provider import Instance, InstancePhase, PoolReading, ProviderError, Trouble
 from varuna_manager.home import Home
@@ -43,7 +50,10 @@ def open_trace(
             f"{recording.length_s:g}, the length of {settings.file}"
         )
     launch = AgentLaunch(
-        manager=manager_address, memory_bytes=fair_share(total_bytes(), settings.max), ticket=ticket
+        manager=manager_address,
+        memory_bytes=fair_share(total_bytes(), settings.max),
+        copies_bytes=copies_share(total_bytes(), settings.max),
+        ticket=ticket,
     )
     return TraceProvider(LocalMachines(home, settings.name), launch, recording, settings, notes)
 

@@ -12,6 +12,7 @@ import structlog
 from varuna_runtime.agent import device, single
 from varuna_runtime.agent.config import AgentConfig, folders
 from varuna_runtime.agent.joining import Door, Joining, own_address
+from varuna_runtime.agent.logbook import unhurried_log
 from varuna_runtime.agent.membership import Membership, Outcome
 from varuna_runtime.agent.notices.opening import open_source
 from varuna_runtime.agent.stopping import Stopping
@@ -27,21 +28,8 @@ def run(config: AgentConfig) -> int:
     Conflict: another agent has its folder.
     """
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # read when the first channel is made
-    log_as_json()
-    with single.hold(config.home):
+    with unhurried_log(), single.hold(config.home):
         return asyncio.run(serve(completed(config)))
-
-
-def log_as_json() -> None:
-    """Log one JSON object a line from here on."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(),
-    )
 
 
 async def serve(config: AgentConfig) -> int:

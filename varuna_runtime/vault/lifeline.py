@@ -1,4 +1,4 @@
-"""Ties the vault to its agent's life."""
+"""Ties a process to its parent's life on Linux; workers and launchers use it too."""
 
 import ctypes
 import os

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+from varuna_runtime.vault.lifeline import die_with
 from varuna_runtime.wire import launch
 from varuna_runtime.worker import lifeline
 from varuna_runtime.worker.lines import LineSocket
@@ -72,7 +73,7 @@ class ForkServer:
         """In the child: keep nothing of the server, then work."""
         try:
             os.setpgid(0, 0)
-            lifeline.die_with(launcher)
+            die_with(launcher)
             self._selector.close()
             self._agent.close()
             for pidfd in self._workers.values():

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import DataHangs, ModelRefused
 from varuna_runtime.spec.job import JobSpec
+from varuna_runtime.vault.lifeline import die_with
 from varuna_runtime.wire import launch
 from varuna_runtime.worker import lifeline
 from varuna_runtime.worker.forking import ForkServer
@@ -64,7 +65,7 @@ def main(argv: list[str]) -> NoReturn:
     parser.add_argument("--fd", type=int, required=True, help="socket to the agent")
     parser.add_argument("--agent", type=int, required=True, help="pid of the agent")
     arguments = parser.parse_args(argv)
-    lifeline.die_with(arguments.agent)
+    die_with(arguments.agent)
     lifeline.adopt_orphans()  # from the start: what the script leaves behind stays below this process
     agent = LineSocket(socket.socket(fileno=arguments.fd))
     os.set_inheritable(agent.fileno(), False)

@@ -1,4 +1,4 @@
-"""Ties a process to its parent's life on Linux."""
+"""The processes below a worker or launcher, on Linux: none of them outlives it."""
 
 import contextlib
 import ctypes
@@ -7,20 +7,9 @@ import signal
 import time
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_ROUNDS = 500
 _SWEEP_ROUND_S = 0.01
-
-
-def die_with(parent: int) -> None:
-    """Be killed by the kernel when `parent` ends; ends at once if it already has.
-
-    The signal follows the parent's thread that started this process, so that has to be its main thread.
-    """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the line above
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def adopt_orphans() -> None:

@@ -5,7 +5,6 @@ groups and schedulers are the same on every rank and layout, and a foreign param
 are parameters exchanged for the share that this rank steps, or for twins on the host.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from varuna_runtime.spec.errors import CheckpointRefused, InvalidInput, ModelRefused
 from varuna_runtime.spec.pieces import PieceName
 from varuna_runtime.worker.plain import from_text, to_text
+from varuna_runtime.worker.restoring import Restoring
 from varuna_runtime.worker.shares import ELEMENTWISE, Holding, Offload, Shares
 
 _NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
@@ -141,16 +141,20 @@ class StageOptimizer:
         restoring.take(tensors)
         restoring.finish()
 
-    def restoring(self, *, groups: str, scheduler: str) -> "Restoring":
-        """Forget all state and restore hyperparameters; the state's tensors may follow piece by piece."""
+    def restoring(self, *, groups: str, scheduler: str) -> Restoring:
+        """Forget all state and restore hyperparameters; the state's tensors may follow piece by piece.
+
+        A checkpoint without groups is of weights alone: the state that Adagrad makes at once stays.
+        """
         try:
             self._load_groups(groups)
             self._load_scheduler(scheduler)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as err:
             reason = "the checkpoint's groups or scheduler are not of the script's optimizer"
             raise CheckpointRefused(f"{reason}: {type(err).__name__}: {err}") from err
-        self._optimizer.state.clear()
-        return Restoring(self._holdings, self._optimizer.state, self._refresh)
+        if groups:
+            self._optimizer.state.clear()
+        return Restoring(self._optimizer, self._holdings, self._refresh)
 
     def _load_groups(self, text: str) -> None:
         saved = from_text(text) if text else []
@@ -212,54 +216,6 @@ class StageOptimizer:
         with torch.no_grad():
             for held in self._offloaded():
                 held.stepped.copy_(held.place)
-
-
-class Restoring:
-    """Takes the state of an optimizer out of pieces, whoever held which."""
-
-    def __init__(
-        self, holdings: Sequence[Holding], state: dict[Any, Any], on_finish: Callable[[], None]
-    ) -> None:
-        self._by_name = {held.name: held for held in holdings}
-        self._state = state
-        self._on_finish = on_finish
-        self._num_filled: Counter[tuple[str, str]] = Counter()
-
-    def take(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy what is ours out of `tensors`."""
-        for full_name, value in tensors.items():
-            piece = PieceName.of(full_name)
-            kind, _, rest = piece.whole.partition(":")
-            name, _, key = rest.rpartition(":")
-            if kind == "optim" and name in self._by_name:
-                self._restore(self._by_name[name], key, value.detach(), piece.start)
-
-    def finish(self) -> None:
-        """Raise CheckpointRefused if some state came in part only."""
-        for (name, key), num_filled in self._num_filled.items():
-            if num_filled != len(self._by_name[name].elements):
-                raise CheckpointRefused(f"the checkpoint holds only a part of {key} of {name}")
-        self._on_finish()
-
-    def _restore(self, held: Holding, key: str, value: Tensor, start: int | None) -> None:
-        key, _, number = key.partition("#")
-        state = self._state[held.stepped]
-        if number:
-            state[key] = value.item()
-            return
-        # As in Optimizer.load_state_dict: step counters stay on the CPU.
-        device = torch.device("cpu") if key == "step" else held.stepped.device
-        if start is None and not (held.is_slice and value.shape == held.shape):
-            state[key] = value.to(device, copy=True)
-            return
-        theirs = range(start or 0, (start or 0) + value.numel())
-        first, stop = max(held.start, theirs.start), min(held.elements.stop, theirs.stop)
-        if first < stop:
-            if key not in state:
-                state[key] = torch.empty(held.stepped.shape, dtype=value.dtype, device=device)
-            ours = state[key].view(-1)[first - held.start : stop - held.start]
-            ours.copy_(value.reshape(-1)[first - theirs.start : stop - theirs.start])
-            self._num_filled[held.name, key] += stop - first
 
 
 def _scheduler(make: Callable[[Any], Any] | None, optimizer: Optimizer) -> Any:

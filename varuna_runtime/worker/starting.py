@@ -35,6 +35,10 @@ class Stored(Protocol):
         """Load this very step; CheckpointRefused, StoreError."""
         ...
 
+    def load_imported(self) -> None:
+        """Replace initial weights by those imported, if any were; CheckpointRefused, StoreError."""
+        ...
+
     def steps(self) -> tuple[int, ...]:
         """Return the steps that look complete, ascending; StoreError."""
         ...
@@ -51,6 +55,7 @@ class Start:
         self._resume_step = resume_step
         self.loaded = Version(step=0, generation=0)
         self.loadable: tuple[Version, ...] = ()  # newest first, `loaded` included
+        self._refused: set[Version] = set()  # in memory, and of no use
 
     def load_newest(self) -> None:
         """Load the newest version there is; raises CheckpointRefused or StoreError when nothing can be.
@@ -72,7 +77,7 @@ class Start:
     def load(self, version: Version) -> None:
         """Load this very version, which other ranks start from; CopyGone, CheckpointRefused, StoreError.
 
-        The initial weights are for the caller to make.
+        For step 0 the caller makes an engine and has us `begin_anew`.
         """
         if version.generation:
             self._copies.load(version, self._engine.load_pieces)
@@ -80,16 +85,24 @@ class Start:
             self._stored.load_step(version.step)
         self.loaded = version
 
+    def begin_anew(self, engine: Engine, stored: Stored) -> None:
+        """Go on with a new engine, at the weights that the job began with; CheckpointRefused, StoreError."""
+        self._engine, self._stored = engine, stored
+        stored.load_imported()
+        self.loaded = Version(step=0, generation=0)
+
     def _take(self, version: Version) -> bool:
         try:
             self._copies.load(version, self._engine.load_pieces)
         except (CopyGone, CheckpointRefused) as err:
             print(f"varuna: step {version.step} is not loaded from memory: {err}", flush=True)  # noqa: T201
+            self._refused.add(version)
             return False
         return True
 
     def _in_memory(self, floor: int) -> tuple[Version, ...]:
-        return tuple(version for version in self._copies.versions if version.step >= floor)
+        found = (version for version in self._copies.versions if version.step >= floor)
+        return tuple(version for version in found if version not in self._refused)
 
     def _in_store(self, floor: int) -> tuple[Version, ...]:
         """Return what is durable as far as the manager knows; if it knows of nothing, look."""

@@ -83,11 +83,10 @@ class TrainRank:
         is_blank = bool(copies.versions or self._order.resume_step)  # initial weights would be overwritten
         materialise = self._partitioned.materialise_blank if is_blank else None
         self._engine = self._make_engine(materialise=materialise)
-        stored = Resumption(self._store, self._order.job, self._order.model, self._engine)
-        self._start = Start(self._engine, stored, copies, resume_step=self._order.resume_step)
+        self._start = Start(self._engine, self._stored(), copies, resume_step=self._order.resume_step)
         self._start.load_newest()
         if is_blank and not self._start.loaded.step:
-            self._engine = self._make_engine()
+            self._begin_anew()
         return worker_pb2.PrepareReply(
             plan_hash=self._order.plan.hash(),
             endpoint=self._group.endpoint,
@@ -113,9 +112,15 @@ class TrainRank:
             return
         if version.step:
             self._start.load(version)
-        else:  # initial weights, though this rank could load more
-            self._engine = self._make_engine()
-            Resumption(self._store, self._order.job, self._order.model, self._engine).load_imported()
+        else:  # though this rank could load more
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._engine = self._make_engine()
+        self._start.begin_anew(self._engine, self._stored())
+
+    def _stored(self) -> Resumption:
+        return Resumption(self._store, self._order.job, self._order.model, self._engine)
 
     def run(self) -> LastWord:
         """Run step by step until the end, or until all ranks agree to stop."""

@@ -16,7 +16,13 @@ import pytest
 from varuna_manager.clock import wall_s
 from varuna_manager.cloud import processes
 from varuna_manager.cloud.local import LocalProvider
-from varuna_manager.cloud.local_machines import AgentLaunch, LocalMachines, agent_command, fair_share
+from varuna_manager.cloud.local_machines import (
+    AgentLaunch,
+    LocalMachines,
+    agent_command,
+    copies_share,
+    fair_share,
+)
 from varuna_manager.cloud.pool_file import PoolFile
 from varuna_manager.cloud.provider import InstancePhase, ProviderError
 from varuna_manager.home import Home
@@ -111,8 +117,15 @@ def test_a_zombie_counts_as_gone() -> None:
 
 
 def test_the_agent_is_told_its_slots_and_memory() -> None:
-    command = agent_command(AgentLaunch(manager="h:1", slots=2, memory_bytes=5), "local-1", "/n")
-    assert command[-4:] == ("--slots", "2", "--memory-bytes", "5")
+    launch = AgentLaunch(manager="h:1", slots=2, memory_bytes=5, copies_bytes=7)
+    command = agent_command(launch, "local-1", "/n")
+    assert command[-6:] == ("--slots", "2", "--memory-bytes", "5", "--copies-bytes", "7")
+
+
+def test_copies_of_all_nodes_take_a_quarter_of_the_machine() -> None:
+    assert copies_share(1600, 4) == 100
+    assert copies_share(1600, 0) == 400
+    assert copies_share(0, 4) is None  # unknown: the agent finds out
 
 
 def test_a_ticket_goes_through_stdin_and_onto_no_command_line(home: Home) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
 from varuna_runtime.spec.errors import CheckpointRefused, InvalidInput, ModelRefused
@@ -142,3 +142,67 @@ def test_groups_and_a_scheduler_of_a_hostile_checkpoint_are_refused(text: str) -
         stepper.restoring(groups=text, scheduler="")
     with pytest.raises(CheckpointRefused):
         stepper.restoring(groups="", scheduler=text)
+
+
+def stepped(optimizer: str) -> tuple[StageOptimizer, dict[str, Tensor]]:
+    stage, weights = build(optimizer, "none")
+    take_step(stage, weights, 0)
+    return stage, {name: tensor.clone() for name, tensor in stage.tensors(["here"]).items()}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "key", "changed", "told"),
+    [
+        ("Adam", "exp_avg", lambda t: t[:2], r"exp_avg of here has shape \(2, 3\), wanted \(4, 3\)"),
+        ("Adam", "exp_avg_sq", lambda t: t.double(), "exp_avg_sq of here has dtype float64, wanted float32"),
+        ("Adam", "step", lambda t: t.expand(4, 3), r"step of here has shape \(4, 3\), wanted \(\)"),
+        ("momentum", "momentum_buffer", lambda t: t.t(), r"has shape \(3, 4\), wanted \(4, 3\)"),
+        ("Adagrad", "sum", lambda t: t.flatten(), r"sum of here has shape \(12,\), wanted \(4, 3\)"),
+        ("Adafactor", "row_var", lambda t: t.t(), r"row_var of here has shape \(1, 4\), wanted \(4, 1\)"),
+        ("RMSprop", "square_avg", lambda t: t.half(), "has dtype float16, wanted float32"),
+    ],
+)
+def test_state_that_the_optimizer_does_not_keep_is_refused_by_name(
+    optimizer: str, key: str, changed: Callable[[Tensor], Tensor], told: str
+) -> None:
+    stage, tensors = stepped(optimizer)
+    tensors[f"optim:here:{key}"] = changed(tensors[f"optim:here:{key}"])
+    with pytest.raises(CheckpointRefused, match=told):
+        build(optimizer, "none")[0].load(tensors, groups=stage.groups_text(), scheduler="")
+
+
+def test_a_slice_of_another_dtype_is_refused_by_name() -> None:
+    stage, tensors = stepped("Adam")
+    flat = tensors.pop("optim:here:exp_avg").flatten()
+    tensors["optim:here:exp_avg@0"] = flat[:5]
+    tensors["optim:here:exp_avg@5"] = flat[5:].half()
+    with pytest.raises(CheckpointRefused, match="exp_avg of here has dtype float16, wanted float32"):
+        build("Adam", "none")[0].load(tensors, groups=stage.groups_text(), scheduler="")
+
+
+def test_state_that_lacks_a_key_is_refused_by_name() -> None:
+    stage, tensors = stepped("AdamW")
+    del tensors["optim:here:max_exp_avg_sq"]
+    with pytest.raises(CheckpointRefused, match="lacks the optimizer's max_exp_avg_sq of here"):
+        build("AdamW", "none")[0].load(tensors, groups=stage.groups_text(), scheduler="")
+
+
+def test_state_of_an_optimizer_that_is_not_of_torch_is_taken_as_it_is() -> None:
+    class Own(torch.optim.SGD):
+        pass
+
+    made = StageOptimizer(
+        named_parameters(), optimizer=lambda named: Own(named, momentum=0.9), scheduler=None
+    )
+    made.load({"optim:here:anything": torch.zeros(7)}, groups=made.groups_text(), scheduler="")
+    assert made.tensors(["here"])["optim:here:anything"].equal(torch.zeros(7))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_weights_alone_leave_an_optimizer_as_it_was_made(optimizer: str) -> None:
+    restored, weights = build(optimizer, "none")
+    restored.load({}, groups="", scheduler="")
+    take_step(restored, weights, 0)
+    fresh, others = build(optimizer, "none")
+    take_step(fresh, others, 0)
+    assert weights.equal(others)

@@ -1,12 +1,19 @@
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
+import torch
 
 from tests.support import toys
 from tests.support.copies import KeptFleet, MemoryVault
 from tests.support.fleet import Fleet
+from tests.support.fleet_store import record_of, resumption
+from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec.copies import Version
 from varuna_runtime.spec.errors import CheckpointRefused, StoreError
+from varuna_runtime.store import Store, open_store
+from varuna_runtime.worker.engine import RankEngine
+from varuna_runtime.worker.importing import write_step
 from varuna_runtime.worker.starting import Start
 from varuna_runtime.worker.tiers import Copies
 
@@ -27,6 +34,9 @@ class FakeStored:
 
     def load_step(self, step: int) -> None:
         self._touch(f"step {step}")
+
+    def load_imported(self) -> None:
+        self._touch("imported")
 
     def steps(self) -> tuple[int, ...]:
         self._touch("steps")
@@ -110,3 +120,74 @@ def test_the_version_that_all_ranks_start_from_is_loaded_wherever_it_is() -> Non
     assert (start.loaded.step, fleet.engines[0].step) == (2, 2)
     start.load(Version(step=2, generation=0))
     assert stored.touched == ["step 2"]
+
+
+def imported(folder: Path) -> Store:
+    """A store with step 0 of the toy job, which differs from its initial weights."""
+    store = open_store((folder / "store").as_uri())
+    fleet = Fleet(toys.mlp_training(), "1x1")
+    write_step(store, "job", fleet.model, record_of(fleet), seed=77)
+    return store
+
+
+def starts_as_imported(engine: RankEngine, model: PartitionedModel) -> bool:
+    """Whether the engine is at step 0 with the weights of `imported`."""
+    values = {
+        f"param:{name}": value
+        for segment in model.record_segments
+        for name, value in model.initial_values(segment.index, seed=77).items()
+    }
+    held = {name: t for tensors in engine.state().segments.values() for name, t in tensors.items()}
+    return engine.step == 0 and all(held[name].equal(value) for name, value in values.items())
+
+
+def test_a_rank_that_goes_back_to_the_start_gets_the_imported_weights(tmp_path: Path) -> None:
+    """It has copies in memory, but other ranks have none any more."""
+    store = imported(tmp_path)
+    vault = MemoryVault()
+    KeptFleet(Fleet(toys.mlp_training(), "1x1"), [vault], generation=4).train(2)
+    fleet, anew = Fleet(toys.mlp_training(), "1x1"), Fleet(toys.mlp_training(), "1x1")
+    copies = Copies(vault, [], fleet.engines[0].needed_segments)
+    copies.look(60.0)
+    start = Start(fleet.engines[0], resumption(fleet, store, fleet.engines[0]), copies, resume_step=None)
+    start.load_newest()
+    assert (start.loaded.step, start.loadable[-1]) == (2, Version(step=0, generation=0))
+    start.begin_anew(anew.engines[0], resumption(anew, store, anew.engines[0]))
+    assert starts_as_imported(anew.engines[0], anew.model)
+    anew.train(1)
+
+
+def test_a_rank_whose_copies_broke_off_gets_the_imported_weights(tmp_path: Path) -> None:
+    store = imported(tmp_path)
+    vault = MemoryVault()
+    KeptFleet(Fleet(toys.mlp_training(), "1x1"), [vault], generation=4).train(2)
+    vault.lost_after = 2
+    fleet, anew = Fleet(toys.mlp_training(), "1x1"), Fleet(toys.mlp_training(), "1x1")
+    copies = Copies(vault, [], fleet.engines[0].needed_segments)
+    copies.look(60.0)
+    start = Start(fleet.engines[0], resumption(fleet, store, fleet.engines[0]), copies, resume_step=None)
+    start.load_newest()
+    assert start.loaded.step == 0
+    start.begin_anew(anew.engines[0], resumption(anew, store, anew.engines[0]))
+    assert starts_as_imported(anew.engines[0], anew.model)
+
+
+def test_what_is_loaded_after_a_new_beginning_goes_into_the_new_engine() -> None:
+    stored = FakeStored()
+    start, old = started(stored, MemoryVault(), None)
+    anew = Fleet(toys.mlp_training(), "1x1")
+    start.begin_anew(anew.engines[0], stored)
+    start.load(Version(step=2, generation=4))
+    assert (anew.engines[0].step, old.engines[0].step) == (2, 3)
+
+
+def test_copies_of_which_the_state_is_refused_are_not_offered() -> None:
+    vault = MemoryVault()
+    KeptFleet(Fleet(toys.mlp_training(), "1x1"), [vault], generation=4).train(2)
+    fleet = Fleet(toys.mlp_training(optimizer=lambda named: torch.optim.Adagrad(named)), "1x1")
+    (engine,) = fleet.engines
+    copies = Copies(vault, [], engine.needed_segments)
+    copies.look(60.0)
+    start = Start(engine, FakeStored(), copies, resume_step=None)
+    start.load_newest()
+    assert start.loadable == (Version(step=0, generation=0),)
