@@ -1,10 +1,18 @@
 import io
 import json
 import threading
+from collections.abc import Iterator
 
+import pytest
 import structlog
 
 from varuna_runtime.agent.logbook import unhurried_log
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
 
 
 class SlowFile(io.StringIO):
