@@ -48,5 +48,9 @@ def resumption(fleet: Fleet, store: Store, engine: RankEngine) -> Resumption:
 def record_of(fleet: Fleet) -> ModelRecord:
     """The model's record as a manager keeps it."""
     return ModelRecord(
-        segments=fleet.model.record_segments, tied=fleet.model.tied, num_samples=None, num_steps=3
+        segments=fleet.model.record_segments,
+        tied=fleet.model.tied,
+        num_samples=None,
+        num_steps=3,
+        aliases=fleet.model.aliases,
     )

@@ -66,13 +66,21 @@ def assemble(
         model_hash=model.hash(),
         shards=tuple(sorted((s for r in records for s in r.shards), key=lambda shard: shard.key)),
         trainer=trainer,
-        tied=tuple(tuple(use.name for use in tie.uses) for tie in model.tied),
+        tied=_names(model),
     )
     try:
         check_model(manifest, model)
     except CheckpointRefused as err:
         return Incomplete(reason=str(err))
     return manifest
+
+
+def _names(model: ModelRecord) -> tuple[tuple[str, ...], ...]:
+    """Return all names of tensors that have several; a record of an older version knows uses only."""
+    known = {names[0] for names in model.aliases}
+    uses = (tuple(dict.fromkeys(use.name for use in tie.uses)) for tie in model.tied)
+    others = (names for names in uses if len(names) > 1 and names[0] not in known)
+    return (*model.aliases, *others)
 
 
 def _disagreement(records: Sequence[RankRecord]) -> str:

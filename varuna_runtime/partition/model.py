@@ -56,6 +56,7 @@ class PartitionedModel:
 
     record_segments: tuple[SegmentRecord, ...]
     tied: tuple[TiedParameter, ...]
+    aliases: tuple[tuple[str, ...], ...]  # see `ModelRecord`
     arguments: Arguments  # of the first segment
     warnings: tuple[str, ...]  # what the user should know of how the model was cut
 
@@ -75,6 +76,7 @@ class PartitionedModel:
         self._names = naming.state_names(model, segments)
         self.tied = naming.tied_parameters(segments)
         self.record_segments = naming.records(segments, self._names, self.tied)
+        self.aliases = naming.aliases(model, self.record_segments)
 
     @property
     def num_segments(self) -> int:

@@ -89,6 +89,18 @@ def records(
     )
 
 
+def aliases(model: nn.Module, recorded: Sequence[SegmentRecord]) -> tuple[tuple[str, ...], ...]:
+    """Return all names in the model's state dict of each tensor that has several, the recorded one first."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        names[id(tensor)].append(name)
+    groups = {name: group for group in names.values() for name in group if len(group) > 1}
+    held = (tensor.name for segment in recorded for tensor in segment.tensors)
+    return tuple(
+        (name, *(other for other in groups[name] if other != name)) for name in held if name in groups
+    )
+
+
 def refuse_shared_statistics(segments: Sequence[Segment]) -> None:
     """Raise ModelRefused if one normalisation module with running statistics is used by several segments."""
     user: dict[int, int] = {}

@@ -48,6 +48,9 @@ class ModelRecord:
     tied: tuple[TiedParameter, ...]
     num_samples: int | None  # None: a stream
     num_steps: int  # resolved length of the training
+    aliases: tuple[
+        tuple[str, ...], ...
+    ] = ()  # all names of a tensor that has several, the recorded one first
 
     def hash(self) -> str:
         """SHA-256 of the structure."""

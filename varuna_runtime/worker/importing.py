@@ -63,6 +63,7 @@ class ImportHost:
             record = ModelRecord(
                 segments=partitioned.record_segments,
                 tied=partitioned.tied,
+                aliases=partitioned.aliases,
                 num_samples=settings.num_samples,
                 num_steps=settings.num_steps,
             )

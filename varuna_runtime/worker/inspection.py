@@ -75,6 +75,7 @@ def inspected(training: Training, spec: JobSpec | None) -> Inspected:
         model=ModelRecord(
             segments=partitioned.record_segments,
             tied=partitioned.tied,
+            aliases=partitioned.aliases,
             num_samples=resolved.num_samples,
             num_steps=resolved.num_steps,
         ),

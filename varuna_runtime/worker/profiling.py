@@ -141,6 +141,7 @@ def _record(partitioned: PartitionedModel, settings: ResolvedTraining) -> ModelR
     return ModelRecord(
         segments=partitioned.record_segments,
         tied=partitioned.tied,
+        aliases=partitioned.aliases,
         num_samples=settings.num_samples,
         num_steps=settings.num_steps,
     )
