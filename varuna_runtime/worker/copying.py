@@ -6,7 +6,6 @@ from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.keeping import Keeper
 from varuna_runtime.worker.signals import StepDone
 
-_COPY_S = 60.0  # for memory to be copied; a node that needs longer is as good as dead
 _PUSH_S = 30.0
 
 
@@ -26,10 +25,6 @@ class Copying:
             keeper.begin()
         else:
             keeper.starts()
-
-    def wait_begun(self) -> None:
-        """Wait until this node holds the step that the generation starts from."""
-        self._keeper.wait_copied(_COPY_S)
 
     def follow(self, done: StepDone) -> None:
         """Act on a committed step: keep it if all ranks do; drop what is older than this generation."""

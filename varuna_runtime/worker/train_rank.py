@@ -105,7 +105,6 @@ class TrainRank:
         self._copying = Copying(self._engine, keeper, on_kept=self._tell_kept)
         self._link.attach(self._group.join(self._device, on_silence=self._progress.peer_silent))
         self._saver = self._make_saver()
-        self._copying.wait_begun()
 
     def _load(self, version: Version) -> None:
         if version == self._start.loaded:
