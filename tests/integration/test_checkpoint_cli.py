@@ -119,25 +119,28 @@ def test_a_folder_that_is_there_is_not_written_over(up: Shell, trained: str, wei
     assert "is there already" in up("checkpoint", "export", trained, "--to", str(weights), code=1).err
 
 
-def test_a_job_starts_from_a_state_dict(up: Shell, folder: Path, weights: Path, tmp_path: Path) -> None:
+def test_an_imported_state_dict_is_submitted_by_its_id(
+    up: Shell, folder: Path, weights: Path, tmp_path: Path
+) -> None:
     wanted = load_file(weights / "model.safetensors")
-    path = tmp_path / "weights.pt"
-    torch.save(wanted, path)
-    job = up("submit", str(folder / "resting.yaml"), "--from", str(path), "--follow", "--json").out.split(
-        '"'
-    )[3]
-    up("checkpoint", "export", job, "--to", str(tmp_path / "out"))
+    torch.save(wanted, tmp_path / "weights.pt")
+    job_file = str(folder / "resting.yaml")
+    done = up("checkpoint", "import", str(tmp_path / "weights.pt"), "--job-file", job_file, "--json").json()
+    assert up("submit", job_file, "--id", done["job"], "--follow", "--json").out.split('"')[3] == done["job"]
+    up("checkpoint", "export", done["job"], "--to", str(tmp_path / "out"))
     found = load_file(tmp_path / "out" / "model.safetensors")
     assert all(found[name].equal(value) for name, value in wanted.items() if "1." not in name)
 
 
-def test_an_import_is_submitted_by_its_id(up: Shell, folder: Path, weights: Path) -> None:
-    done = up("checkpoint", "import", str(weights), "--job-file", str(folder / "job.yaml"), "--json").json()
-    (step,) = up("checkpoint", "ls", done["job"], "--store", store(up), "--json").json()
-    assert (step["step"], step["is_complete"]) == (0, True)
-    assert up("submit", str(folder / "job.yaml"), "--id", done["job"]).out.strip() == done["job"]
-    again = up("submit", str(folder / "job.yaml"), "--id", done["job"], code=1)
-    assert "wanted a new one of tiny" in again.err
+def test_a_job_starts_from_a_step_of_another(up: Shell, trained: str, folder: Path, tmp_path: Path) -> None:
+    step = up("checkpoint", "ls", trained, "--json").json()[1]["step"]
+    job = up("submit", str(folder / "job.yaml"), "--from", f"{trained}@{step}").out.strip()
+    up("cancel", job)
+    up("checkpoint", "export", job, "--step", "0", "--to", str(tmp_path / "ours"))
+    up("checkpoint", "export", trained, "--step", str(step), "--to", str(tmp_path / "theirs"))
+    ours, theirs = (load_file(tmp_path / of / "model.safetensors") for of in ("ours", "theirs"))
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name].equal(value) for name, value in theirs.items())
 
 
 def test_weights_that_do_not_fit_are_named_and_leave_nothing(up: Shell, folder: Path, tmp_path: Path) -> None:
@@ -146,10 +149,22 @@ def test_weights_that_do_not_fit_are_named_and_leave_nothing(up: Shell, folder: 
     told = up("submit", str(folder / "job.yaml"), "--from", str(tmp_path / "odd.safetensors"), code=1).err
     assert "'0.weight' has shape (8, 5)" in told
     assert "'2.bias' has shape (3,)" in told
-    (tmp_path / "evil.pt").write_bytes(b"\x80\x04cposix\nsystem\n(Vtrue\ntR.")
-    told = up("submit", str(folder / "job.yaml"), "--from", str(tmp_path / "evil.pt"), code=1).err
-    assert "neither safetensors nor weights for torch.load" in told
     assert up("checkpoint", "ls", "--store", store(up)).out == before
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ("wieghts.pt", "no such file or folder of weights, and"),
+        ("./gone", "no such file or folder of weights; a step of a job is JOB@STEP"),
+        ("tiny@newest", "a step of a job is JOB@STEP"),
+        ("tiny@77", "manifest.json: there is none"),
+    ],
+)
+def test_weights_that_are_not_there_are_told(
+    named: str, told: str, up: Shell, trained: str, folder: Path
+) -> None:
+    assert told in up("submit", str(folder / "job.yaml"), "--from", named, code=1).err
 
 
 def test_a_damaged_step_is_named_and_stops_pruning(up: Shell, trained: str) -> None:

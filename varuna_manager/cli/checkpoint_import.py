@@ -1,12 +1,12 @@
 """Weights in files become step 0 of a job that does not exist yet."""
 
 import sys
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import click
 
 from varuna_manager.cli.checkpoint_place import opened
+from varuna_manager.cli.checkpoint_source import Source
 from varuna_manager.cli.job_on_disk import JobOnDisk
 from varuna_manager.cli.scripts import Measured, ScriptRefused, imported, tell_detail
 from varuna_manager.secrecy import new_suffix
@@ -23,20 +23,21 @@ class Made:
     measured: Measured
 
 
-def import_weights(job: JobOnDisk, weights: Path, store_url: str) -> Made:
+def import_weights(job: JobOnDisk, weights: Source, store_url: str) -> Made:
     """Put the weights into the store under a new id; they are compared with the script's model by name."""
-    if not weights.exists():
-        raise InvalidInput(f"{weights}: no such file or folder of weights")
     opened(store_url)
     made = f"{job.spec.name}-{new_suffix()}"
     if sys.stderr.isatty():
         click.echo(f"running {job.spec.entrypoint} up to varuna.train, to fit the weights ...", err=True)
-    order = ImportOrder(weights=str(weights.resolve()), store_url=store_url, job=made)
+    path = str(weights.path.resolve())
+    order = ImportOrder(weights=path, store_url=store_url, job=made)
     try:
-        return Made(job=made, measured=imported(job.spec, job.workdir, order))
+        measured = imported(job.spec, job.workdir, order)
     except ScriptRefused as err:
         tell_detail(err)
-        raise
+        raise ScriptRefused(str(err).replace(path, weights.title), err.detail) from err
+    warnings = tuple(text.replace(path, weights.title) for text in measured.warnings)
+    return Made(job=made, measured=replace(measured, warnings=warnings))
 
 
 def check_imported(job: JobOnDisk, made: str, measured: Measured, store_url: str) -> None:

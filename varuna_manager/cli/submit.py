@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from varuna_manager.cli.checkpoint_import import check_imported, import_weights
+from varuna_manager.cli.checkpoint_source import source_of
 from varuna_manager.cli.connect import connect, is_served_here, patiently, user_name
 from varuna_manager.cli.follow import follow as follow_job
 from varuna_manager.cli.job_on_disk import JobOnDisk, model_mistakes, read_job, store_mistakes
@@ -34,9 +35,8 @@ RETRY_WITHIN_S = 60.0
 @click.option(
     "--from",
     "weights",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Weights to start from: safetensors (file, folder or index) or a state dict of torch.save.",
+    metavar="PATH|JOB[@STEP]",
+    help="Weights to start from: safetensors (file, folder, index), a state dict of torch.save, or a job's.",
 )
 @click.option("--id", "job_id", metavar="ID", help="Start from what `varuna checkpoint import` made for ID.")
 @profile_option
@@ -47,7 +47,7 @@ def submit(
     *,
     follow: bool,
     dry_run: bool,
-    weights: Path | None,
+    weights: str | None,
     job_id: str | None,
     profile_file: Path | None,
     as_json: bool,
@@ -70,7 +70,8 @@ def submit(
         if is_served_here(client.address) and (mistakes := store_mistakes(job.located)):
             return _refuse(mistakes)
         if weights is not None:
-            made = import_weights(job, weights, job.spec.checkpoint.store or client.storage().url)
+            with source_of(weights, manager) as source:
+                made = import_weights(job, source, job.spec.checkpoint.store or client.storage().url)
             job_id, measured = made.job, made.measured
         else:
             measured = _measured(job, with_profile=False)

@@ -174,3 +174,14 @@ def test_hugging_face_loads_an_exported_folder(kind: str, file_bytes: int, tmp_p
         assert loaded.state_dict()[name].equal(value), name
     if file_bytes == FILE_BYTES:
         plain.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
+
+
+def test_an_optimizer_without_state_is_exported_as_what_it_is(tmp_path: Path) -> None:
+    training = toys.mlp_training(
+        optimizer=lambda named: torch.optim.SGD(list(named), lr=0.25), scheduler=None
+    )
+    found = Saved(training, "1x1", tmp_path).torch_file(tmp_path / "all.pt")
+    assert found["optimizer"]["state"] == {}
+    optimizer = torch.optim.SGD(training.model().parameters(), lr=9.0)
+    optimizer.load_state_dict(found["optimizer"])
+    assert optimizer.param_groups[0]["lr"] == 0.25

@@ -21,7 +21,17 @@ HEAVY = (
 )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["nonsense"], []])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["nonsense"],
+        [],
+        ["checkpoint", "--help"],
+        *(["checkpoint", name, "--help"] for name in ("ls", "verify", "prune", "export", "import")),
+    ],
+)
 def test_without_a_command_nothing_heavy_is_imported(arguments: list[str]) -> None:
     program = (
         "import sys; from varuna_manager.cli.root import run; run(sys.argv[1:]); "
