@@ -158,7 +158,7 @@ def test_weights_that_do_not_fit_are_named_and_leave_nothing(up: Shell, folder: 
         ("wieghts.pt", "no such file or folder of weights, and"),
         ("./gone", "no such file or folder of weights; a step of a job is JOB@STEP"),
         ("tiny@newest", "a step of a job is JOB@STEP"),
-        ("tiny@77", "manifest.json: there is none"),
+        ("tiny@77", "has no step 77 in file://"),
     ],
 )
 def test_weights_that_are_not_there_are_told(
@@ -190,6 +190,11 @@ def test_pruning_keeps_the_newest(up: Shell, trained: str) -> None:
 
 
 def test_a_job_without_checkpoints_and_a_store_that_is_not_there_are_told(up: Shell, tmp_path: Path) -> None:
+    assert "no checkpoints of none" in up("checkpoint", "verify", "none", "--store", store(up), code=1).err
+    assert (
+        "has no step 3 in"
+        in up(*("checkpoint", "verify", "none", "--step", "3", "--store", store(up)), code=1).err
+    )
     assert "no checkpoints of none" in up("checkpoint", "ls", "none", "--store", store(up)).out
     missing = up("checkpoint", "ls", "none", "--store", (tmp_path / "gone").as_uri(), code=1)
     assert "no such folder on this machine" in missing.err

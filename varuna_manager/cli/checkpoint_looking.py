@@ -7,6 +7,7 @@ import click
 from varuna_manager import clock
 from varuna_manager.cli import checkpoint_view
 from varuna_manager.cli.checkpoint_place import Place, opened, place_of
+from varuna_manager.cli.checkpoint_source import require_step, steps_with_manifest
 from varuna_manager.cli.output import console, print_json
 from varuna_manager.core.words import counted
 from varuna_runtime.checkpoint import manifests, newest_complete, prune, retention, survey
@@ -40,6 +41,7 @@ def verify(job: str, *, step: int | None, store: str | None, manager: str | None
     """Read every byte of a step and compare checksums."""
     place = place_of(job, store, manager)
     wanted = step if step is not None else _newest_committed(place)
+    require_step(place, wanted)
     try:
         manifest = manifests.read_manifest(place.store, place.job, wanted)
         manifests.check_shards(place.store, manifest)
@@ -79,7 +81,7 @@ def prune_(
 
 
 def _newest_committed(place: Place) -> int:
-    steps = manifests.steps_listed(place.job, place.store.list(manifests.job_prefix(place.job)))
+    steps = steps_with_manifest(place)
     if not steps:
         raise CheckpointRefused(f"no checkpoints of {place.job} in {place.url}")
     return steps[-1]

@@ -4,9 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import stamina
+
 from varuna_manager.cli.connect import connect
 from varuna_runtime.spec.errors import InvalidInput, NoManager, StoreError
 from varuna_runtime.store import Store, open_store
+
+_NO_KEY = "jobs/none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +41,15 @@ def opened(url: str) -> Store:
         raise InvalidInput(
             f"{url}: no such folder on this machine; it is one of the manager's machine, so run this there"
         )
+    stamina.instrumentation.set_on_retry_hooks(())  # a person waits: the last reason is told, once
     store = open_store(url)
     try:
-        store.exists("jobs/none")
+        store.exists(_NO_KEY)
     except StoreError as err:
+        reason = str(err).removeprefix(f"{_NO_KEY}: ")
         raise StoreError(
-            f"{url} cannot be read from here: {err}. The manager and its nodes have keys of this store; here "
-            "they come from the usual places, such as AWS_PROFILE, AZURE_STORAGE_ACCOUNT_KEY or "
+            f"{url} cannot be read from here: {reason}. The manager and its nodes have keys of this store; "
+            "here they come from the usual places, such as AWS_PROFILE, AZURE_STORAGE_ACCOUNT_KEY or "
             "GOOGLE_APPLICATION_CREDENTIALS"
         ) from err
     return store

@@ -40,7 +40,7 @@ def pruned(keys: Iterable[str], sizes: Mapping[str, int]) -> list[str]:
 
 def _row(each: StepFound, now_s: float) -> tuple[object, ...]:
     state = "complete" if each.is_complete else "refused" if each.is_committed else "unfinished"
-    why = _within_step(each.refusal) or ("" if each.is_committed else "a save that failed or is under way")
+    why = within_step(each.refusal) or ("" if each.is_committed else "a save that failed or is under way")
     generation = "" if each.generation is None else each.generation
     age = seconds(max(now_s - each.written_at_s, 0.0)) if each.written_at_s else ""
     return (
@@ -55,6 +55,6 @@ def _row(each: StepFound, now_s: float) -> tuple[object, ...]:
     )
 
 
-def _within_step(reason: str) -> str:
+def within_step(reason: str) -> str:
     """Return a refusal with the object's key from the step's folder on: the rest is in the row, and long."""
     return _FOLDER.sub("", reason)
