@@ -127,6 +127,7 @@ def test_an_imported_state_dict_is_submitted_by_its_id(
     job_file = str(folder / "resting.yaml")
     done = up("checkpoint", "import", str(tmp_path / "weights.pt"), "--job-file", job_file, "--json").json()
     assert up("submit", job_file, "--id", done["job"], "--follow", "--json").out.split('"')[3] == done["job"]
+    assert "wanted a new one of tiny" in up("submit", job_file, "--id", done["job"], code=1).err
     up("checkpoint", "export", done["job"], "--to", str(tmp_path / "out"))
     found = load_file(tmp_path / "out" / "model.safetensors")
     assert all(found[name].equal(value) for name, value in wanted.items() if "1." not in name)
