@@ -15,6 +15,7 @@ from varuna_runtime.worker.accumulate import Accumulator, Unit, dealt_ranges, sp
 from varuna_runtime.worker.buffers import StatisticsFold
 from varuna_runtime.worker.gather import ParameterGather
 from varuna_runtime.worker.gradients import StageGradients, space_gradients
+from varuna_runtime.worker.looking import Looks
 from varuna_runtime.worker.optimizer import StageOptimizer
 from varuna_runtime.worker.segment import SegmentRunner
 from varuna_runtime.worker.shares import Offload, OwnedSpace, shares_of
@@ -64,7 +65,7 @@ def build_stage(
     `offload` is memory of the host for an optimizer that is not to live on `device`. `materialise` is a
     method of `model` that makes a segment, other than with its initial values.
     """
-    segments = _segments(settings, model, stage, device, materialise or model.materialise)
+    segments, optimizer = _segments_and_optimizer(training, settings, model, stage, device, materialise)
     modules = {segment.index: segment.module for segment in segments}
     ties = tuple(tie for tie in model.tied if _is_trained_in(tie, modules))
     tied_names = {use.name for tie in ties for use in tie.uses}
@@ -72,9 +73,6 @@ def build_stage(
         [Accumulator(space, device) for space in spaces_of(s.index, s.parameters, alone=tied_names)]
         for s in segments
     ]
-    optimizer = StageOptimizer(
-        _named_parameters(model, modules), optimizer=training.optimizer, scheduler=training.scheduler
-    )
     is_sharded = settings.shard_optimizer and replicas > 1
     in_blocks = optimizer.is_elementwise and _is_contiguous(model)
     unit = (Unit.BLOCK if in_blocks else Unit.PARAMETER) if is_sharded else Unit.STRIP
@@ -103,6 +101,27 @@ def build_stage(
         optimizer=optimizer,
         gather=ParameterGather(owned, replicas) if is_sharded else None,
     )
+
+
+def _segments_and_optimizer(
+    training: Training,
+    settings: ResolvedTraining,
+    model: PartitionedModel,
+    stage: Stage,
+    device: torch.device,
+    materialise: Materialise | None,
+) -> tuple[tuple[SegmentRunner, ...], StageOptimizer]:
+    """Make both; an optimizer made from initial values is given them, though others will be loaded.
+
+    What it takes from them, slow weights or an anchor say, is not all in its state.
+    """
+    segments = _segments(settings, model, stage, device, materialise or model.materialise)
+    named = _named_parameters(model, {segment.index: segment.module for segment in segments})
+    with Looks(parameter for _, parameter in named) as looks:
+        optimizer = StageOptimizer(named, optimizer=training.optimizer, scheduler=training.scheduler)
+    if materialise is not None and looks.are_noted:
+        return _segments_and_optimizer(training, settings, model, stage, device, None)
+    return segments, optimizer
 
 
 def _segments(
