@@ -102,3 +102,23 @@ def test_a_disk_without_room_leaves_the_older_object(tmp_path: Path, num_bytes: 
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     assert store.get("a/b") == b"older"
     assert [path.name for path in (tmp_path / "store").rglob("*") if path.is_file()] == ["b"]
+
+
+def test_a_file_for_which_there_is_no_room_is_not_put_in_part(tmp_path: Path) -> None:
+    (tmp_path / "archive").write_bytes(bytes(100_001))
+    store = open_store(f"file://{tmp_path}/store")
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(StoreError, match="bundle"):
+            store.put_file("bundle", tmp_path / "archive")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert store.list("") == ()
+
+
+def test_an_object_of_several_parts_is_downloaded_whole(store: Store, tmp_path: Path) -> None:
+    content = bytes(range(256)) * (1 << 18) + b"and the rest"
+    store.put("large", content)
+    store.get_file("large", tmp_path / "large")
+    assert (tmp_path / "large").read_bytes() == content

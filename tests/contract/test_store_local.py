@@ -7,6 +7,7 @@ import pytest
 from varuna_runtime.spec.errors import InvalidInput, StoreError
 from varuna_runtime.store import open_store
 from varuna_runtime.store.local import FileStore
+from varuna_runtime.store.urls import client_options
 
 
 def test_leftovers_of_a_crashed_writer_are_no_objects(tmp_path: Path) -> None:
@@ -57,6 +58,13 @@ def test_a_quoted_path_is_unquoted(tmp_path: Path) -> None:
 def test_cloud_urls_open_without_a_request() -> None:
     assert open_store("s3://bucket/prefix")
     assert open_store("gs://bucket/prefix")
+
+
+def test_a_large_upload_gets_minutes_and_the_environment_goes_first() -> None:
+    assert client_options("s3", {}, is_silent=True) == {"timeout": "300 seconds"}
+    assert client_options("s3", {}, is_silent=False)["read_timeout"] == "30 seconds"
+    given = {"AWS_TIMEOUT": "1 hour", "AWS_ALLOW_HTTP": "true", "AZURE_PROXY_URL": "http://elsewhere"}
+    assert client_options("s3", given, is_silent=True) == {"timeout": "1 hour", "allow_http": "true"}
 
 
 def test_a_cloud_store_without_its_configuration_is_a_store_error(monkeypatch: pytest.MonkeyPatch) -> None:

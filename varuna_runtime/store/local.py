@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from varuna_runtime.store.objects import ObjectStore, checked, translated
 _DIRECT_BYTES = 1 << 20  # from here on a copy in the kernel costs more than it is worth
 _ALIGNMENT = 4096
 _CHUNK_BYTES = 16 << 20
+_COPIED_BYTES = 512 << 10  # below what is written past the cache
 _MOST_BUFFERS = 1024  # of one call
 _LEFTOVER = re.compile(r".*#\d+")  # a name obstore's LocalStore never lists
 
@@ -63,7 +63,7 @@ class FileStore(ObjectStore):
     def put_file(self, key: str, path: Path) -> None:
         """See Store."""
         with path.open("rb") as source:
-            self._write(key, lambda out: shutil.copyfileobj(source, out, 1 << 20), os.replace)
+            self._write(key, lambda out: _copy_all(source, out), os.replace)
 
     def read_into(self, key: str, start: int, into: Sequence[memoryview]) -> int:
         """See Store; called for every megabyte, so it does not ask first whether the object is a folder."""
@@ -107,8 +107,10 @@ class FileStore(ObjectStore):
                 _make_folder(target.parent)
                 with _beside(target) as temporary:
                     _write_synced(temporary, fill)
-                    place(temporary, target)
-                _sync_folder(target.parent)
+                    try:
+                        place(temporary, target)
+                    finally:  # what another writer has placed there counts as durable, too
+                        _sync_folder(target.parent)
         except ObjectMissing as err:
             raise StoreError(f"{key}: its folder went away during the write, as a sweep does") from err
 
@@ -134,6 +136,11 @@ def _write_synced(path: Path, fill: Callable[[BinaryIO], None]) -> None:
     with path.open("xb", buffering=0) as out:
         fill(out)
         os.fsync(out.fileno())
+
+
+def _copy_all(source: BinaryIO, out: BinaryIO) -> None:
+    while chunk := source.read(_COPIED_BYTES):
+        _write_all(out, chunk)  # a disk that is nearly full takes a part of a write and says so only there
 
 
 def _write_all(out: BinaryIO, data: bytes | memoryview) -> None:

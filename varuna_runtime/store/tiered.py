@@ -26,19 +26,21 @@ class TieredStore(RetryingStore):
     def __init__(self, behind: Store, folder: Path) -> None:
         super().__init__(behind)
         self._folder = folder
-        self._near = FileStore(folder)
+        self._near: FileStore | None = None
+        with contextlib.suppress(StoreError):  # a disk that is full or read-only costs speed only
+            self._near = FileStore(folder)
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         """See Store; returns when the store behind has it."""
-        if match := _SHARD.fullmatch(key):
-            with contextlib.suppress(OSError, StoreError):  # a full disk costs speed only
+        if self._near is not None and (match := _SHARD.fullmatch(key)):
+            with contextlib.suppress(OSError, StoreError):  # likewise
                 self._make_room(match["job"], match["step"])
                 self._near.put_unsynced(key, data)
         super().put(key, data)
 
     def read_into(self, key: str, start: int, into: Sequence[memoryview]) -> int:
         """See Store."""
-        if _SHARD.fullmatch(key):
+        if self._near is not None and _SHARD.fullmatch(key):
             with contextlib.suppress(StoreError):
                 if (got := self._near.read_into(key, start, into)) == sum(map(len, into)):
                     return got

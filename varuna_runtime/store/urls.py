@@ -1,6 +1,9 @@
 """From a store URL to a Store; the only place that knows which scheme is which class."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 from obstore.store import MemoryStore, from_url
@@ -13,7 +16,32 @@ from varuna_runtime.store.retrying import RetryingStore
 from varuna_runtime.store.seam import Store
 from varuna_runtime.store.tiered import TieredStore
 
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig
+
 SCHEMES = (*STORE_SCHEMES, "memory")
+
+# A part of 64 MiB takes a minute where ten at a time go over a line of 100 Mbit/s. The SDK's limit is 30 s
+# for all of a request, after which it begins anew.
+_LONGEST = "300 seconds"
+_SILENCE = "30 seconds"  # until an answer begins, and between two pieces of one
+_PREFIXES = {"s3": "AWS_", "az": "AZURE_", "gs": "GOOGLE_"}
+_FROM_ENVIRONMENT = (
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "http1_only",
+    "http2_only",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "proxy_url",
+    "read_timeout",
+    "timeout",
+    "user_agent",
+)
+"""What the SDK reads of a client there, unless it is given any option: then of none."""
 
 
 def open_store(url: str, near: Path | None = None) -> Store:
@@ -33,13 +61,24 @@ def open_store(url: str, near: Path | None = None) -> Store:
     if scheme == "file":
         return RetryingStore(FileStore(_file_root(url)))
     try:
-        behind = ObjectStore(from_url(url))
-        return RetryingStore(behind) if near is None else TieredStore(behind, near)
+        reader = from_url(url, client_options=client_options(scheme, os.environ, is_silent=False))
+        uploader = from_url(url, client_options=client_options(scheme, os.environ, is_silent=True))
     except Exception as err:  # an SDK error of any kind: bad configuration, no credentials
         said = str(err).partition("\n")[0]  # what follows is the SDK's own source
         raise StoreError(
             f"cannot open the store {url}: {said}; wanted a URL such as {scheme}://bucket/prefix"
         ) from err
+    behind = ObjectStore(reader, uploader)
+    return RetryingStore(behind) if near is None else TieredStore(behind, near)
+
+
+def client_options(scheme: str, environment: Mapping[str, str], *, is_silent: bool) -> "ClientConfig":
+    """Return what the SDK gets: a store `is_silent` for as long as something large is sent to it."""
+    names = {name: f"{_PREFIXES[scheme]}{name.upper()}" for name in _FROM_ENVIRONMENT}
+    given = {name: environment[variable] for name, variable in names.items() if variable in environment}
+    own = {"timeout": _LONGEST} | ({} if is_silent else {"read_timeout": _SILENCE})
+    default = {"allow_http": "true"} if scheme == "gs" else {}  # the SDK's own
+    return cast("ClientConfig", own | default | given)
 
 
 def _file_root(url: str) -> Path:

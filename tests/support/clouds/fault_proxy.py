@@ -212,7 +212,8 @@ class FaultProxy:
             headers = {k: v for k, v in call.headers if k.lower() not in _HOP_HEADERS}
             connection.request(call.method, target, body=call.body or None, headers=headers)
             response = connection.getresponse()
-            kept = tuple((k, v) for k, v in response.getheaders() if k.lower() not in _HOP_HEADERS)
+            told = {"content-length"} if call.method == "HEAD" else set()  # of an object that is not sent
+            kept = tuple((k, v) for k, v in response.getheaders() if k.lower() not in _HOP_HEADERS - told)
             answer = _Answer(
                 status=response.status, headers=kept, body=response.read(), at_s=time.monotonic()
             )
@@ -291,7 +292,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response_only(answer.status)
         for key, value in answer.headers:
             self.send_header(key, value)
-        self.send_header("Content-Length", str(len(answer.body)))
+        if not any(key.lower() == "content-length" for key, _ in answer.headers):
+            self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.body)

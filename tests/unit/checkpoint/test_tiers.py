@@ -91,3 +91,10 @@ def test_a_node_without_room_only_loses_speed(behind: Behind, tmp_path: Path) ->
     (tmp_path / "near" / "jobs").write_text("in the way")
     values = saved(tiered, 1)
     assert equal(load_segments(tiered, read_manifest(tiered, "job", 1), [0, 1], "cpu"), values)
+
+
+def test_a_node_whose_folder_cannot_be_made_only_loses_speed(behind: Behind, tmp_path: Path) -> None:
+    (tmp_path / "full").write_text("no folder")
+    tiered = TieredStore(behind, tmp_path / "full" / "near")
+    values = saved(tiered, 1)
+    assert equal(load_segments(tiered, read_manifest(tiered, "job", 1), [0, 1], "cpu"), values)
