@@ -117,6 +117,7 @@ def sealed(manifest: Manifest) -> Manifest:
 
 def check_shards(store: Store, manifest: Manifest) -> None:
     """Read every shard and compare it with the manifest; CheckpointRefused naming the first bad one."""
+    check_sizes(manifest, store.sizes(checkpoint_prefix(manifest.job, manifest.step)))
     with reading.readers(store) as submit:
         for entry in manifest.shards:
             if not entry.sha256:

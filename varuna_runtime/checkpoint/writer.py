@@ -7,7 +7,7 @@ forgotten: training goes on and the previous durable step stays the newest.
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 from torch import Tensor
@@ -65,7 +65,7 @@ class _Save:
     images: tuple[Image, ...]  # by segment
     held: tuple[SegmentNames, ...]
     trainer: TrainerState
-    staged: threading.Event = field(default_factory=threading.Event)
+    staging: Staging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,29 +156,25 @@ class CheckpointWriter:
         except (VarunaError, RuntimeError, MemoryError) as err:  # of torch: no memory on the host
             self._refuse(number, step, f"failed: {err}")
             return None
-        pairs = [pair for image in save.images for pair in image.pairs]
-        staging = stage(pairs, save.staged.set, name=f"checkpoint-{self._rank}-stage")
         num_bytes = sum(len(image.memory) for image in save.images)
         with self._changed:
             stall_s = self._clock() - began_s
             self._begun[number] = _Begun(step=step, at_s=began_s, stall_s=stall_s, num_bytes=num_bytes)
             self._save = save
             self._changed.notify_all()
-        return staging
+        return save.staging
 
     def _save_of(self, number: int, step: int, tensors: SegmentTensors, trainer: TrainerState) -> _Save:
         if self._reserving is not None:
             self._reserving.join()
-        return _Save(
-            number=number,
-            step=step,
-            images=tuple(
-                self._images.image(self._label(step, segment), held)
-                for segment, held in sorted(self._part_of(tensors).items())
-            ),
-            held=tuple(segment_names(segment, tensors[segment]) for segment in sorted(tensors)),
-            trainer=trainer,
+        images = tuple(
+            self._images.image(self._label(step, segment), held)
+            for segment, held in sorted(self._part_of(tensors).items())
         )
+        held = tuple(segment_names(segment, tensors[segment]) for segment in sorted(tensors))
+        pairs = [pair for image in images for pair in image.pairs]
+        staging = stage(pairs, lambda: None, name=f"checkpoint-{self._rank}-stage")
+        return _Save(number=number, step=step, images=images, held=held, trainer=trainer, staging=staging)
 
     def _part_of(self, tensors: SegmentTensors) -> dict[int, dict[str, Tensor]]:
         replica = self._layout.replica_of(self._rank)
@@ -241,7 +237,7 @@ class CheckpointWriter:
 
     def _write(self, save: _Save) -> RankRecord:
         """Put all shards and compute their checksums, a few at a time."""
-        save.staged.wait()
+        save.staging.wait()
         with ThreadPoolExecutor(_NUM_WRITERS, thread_name_prefix=f"checkpoint-{self._rank}-write") as pool:
             puts = [pool.submit(self._store.put, image.key, image.memory) for image in save.images]
             entries = tuple(image.entry() for image in save.images)

@@ -59,6 +59,8 @@ class Resumption:
                 f"job {self._job} had a durable step, but no checkpoint can be loaded: {why}. "
                 "It does not start again from initial weights by itself"
             )
+        for refusal in found.refusals:
+            print(f"varuna: step {refusal.step} is passed over: {refusal.reason}", flush=True)  # noqa: T201
         return found.manifest
 
     def _load(self, manifest: Manifest) -> None:

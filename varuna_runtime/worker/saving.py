@@ -12,7 +12,10 @@ from varuna_runtime.spec.errors import StoreError
 from varuna_runtime.worker.engine import RankEngine
 
 ATTEMPTS = 24  # of a save that must not fail: about ten minutes of waiting, and the store's own retries
-_FLUSH_S = 600.0
+_FLUSH_S = 60.0
+_LATE_S = 300.0  # after which a save that has not ended is told as failing: a store may hang, too
+_FIRST_PAUSE_S = 2.0  # between a save that failed and the next one
+_LONGEST_PAUSE_S = 60.0
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 
@@ -26,13 +29,16 @@ class SavePolicy:
     last_s: float
     mtbf_s: float = PRIOR_MTBF_S
     wait_s: float = SHORTEST_S
+    pause_s: float = 0.0  # while saves fail
     cost: SaveCost = field(default_factory=SaveCost)
 
     def is_due(self, *, step: int, now_s: float) -> bool:
         """`step` is the number of committed steps once the running one is committed."""
-        if self.interval_steps == "auto":
-            return now_s - self.last_s >= self.wait_s
-        return step - self.last_step >= self.interval_steps
+        if self.pause_s or self.interval_steps == "auto":
+            wait_s = self.pause_s or self.wait_s
+            if now_s - self.last_s < wait_s:
+                return False
+        return self.interval_steps == "auto" or step - self.last_step >= self.interval_steps
 
     def begun(self, *, step: int, now_s: float) -> None:
         """A save began."""
@@ -40,7 +46,13 @@ class SavePolicy:
 
     def learnt(self, saved: Durable) -> None:
         """Adapt the pace to what a save costs."""
+        self.pause_s = 0.0
         self.wait_s = interval_s(cost_s=self.cost.end(), elapsed_s=saved.elapsed_s, mtbf_s=self.mtbf_s)
+
+    def failed(self) -> None:
+        """Try more and more rarely: an attempt may hold up a rank, and one that hangs holds up each."""
+        self.cost.end()
+        self.pause_s = min(max(_FIRST_PAUSE_S, 2.0 * self.pause_s), _LONGEST_PAUSE_S)
 
 
 class Saver:
@@ -68,6 +80,7 @@ class Saver:
         self._begun_step = -1
         self._polled_s: float | None = None
         self._is_saving = False
+        self._late_s = 0.0  # when a save that does not end began, or was last told of
         self._last_failure = ""
 
     @property
@@ -83,7 +96,7 @@ class Saver:
         self._begun_step = self._engine.step
         self._policy.begun(step=self._begun_step, now_s=began_s)
         staging = self._writer.begin(self._begun_step, state.segments, state.trainer)
-        self._is_saving = True
+        self._is_saving, self._late_s = True, began_s
         self._policy.cost.stalled(self._clock() - began_s)
         if staging is not None:
             copied = staging
@@ -105,7 +118,10 @@ class Saver:
         self._hear()
 
     def _hear(self) -> None:
-        for news in self._writer.poll():
+        news_of_saves = self._writer.poll()
+        if not news_of_saves:
+            self._tell_late()
+        for news in news_of_saves:
             self._is_saving = False
             match news:
                 case Durable():
@@ -114,9 +130,18 @@ class Saver:
                     self._on_durable(news.step)
                 case SaveFailed():
                     self._last_failure = news.reason
-                    self._policy.cost.end()
+                    self._policy.failed()
                     self._on_failed(news)
                     print(f"varuna: step {news.step} was not saved: {news.reason}", flush=True)  # noqa: T201
+
+    def _tell_late(self) -> None:
+        """Tell, now and then, of a save that neither ends nor fails."""
+        if self._is_saving and self._clock() - self._late_s >= _LATE_S:
+            late_s = self._clock() - self._policy.last_s
+            self._late_s = self._clock()
+            self._on_failed(
+                SaveFailed(step=self._begun_step, reason=f"is still being written after {late_s:.0f} s")
+            )
 
     def settle(self, attempts: int = ATTEMPTS) -> None:
         """Make the committed steps durable before returning; raises StoreError when that cannot be done.
@@ -138,9 +163,10 @@ class Saver:
             raise StoreError(f"step {step} could not be saved in {attempts} attempts: {reason}")
 
     def _flush(self) -> None:
-        if not self._writer.flush(_FLUSH_S):
-            raise StoreError(f"a save took longer than {_FLUSH_S:g} s")
+        is_over = self._writer.flush(_FLUSH_S)
         self._hear()
+        if not is_over:
+            raise StoreError(f"step {self._begun_step} is still being written")
 
     def close(self) -> None:
         """Let the writer's thread end."""

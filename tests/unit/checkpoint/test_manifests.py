@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.checkpoints import equal, model_record, saved, state
 from varuna_runtime.checkpoint import Scan, commit, complete_steps, newest_complete, read_manifest, scan
-from varuna_runtime.checkpoint.manifests import sealed
+from varuna_runtime.checkpoint.manifests import check_shards, sealed
 from varuna_runtime.checkpoint.tensors import load_segments
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.errors import CheckpointRefused
@@ -111,6 +111,13 @@ def test_a_flipped_bit_is_refused_when_verifying(store: Store) -> None:
     found = scan(store, "job", verify=True)
     assert step_of(found) == 10
     assert key in found.refusals[0].reason
+
+
+def test_bytes_behind_the_end_of_a_shard_are_damage_to_whoever_verifies(store: Store) -> None:
+    entry = manifest(store, 20).shards[0]
+    store.put(entry.key, store.get(entry.key) + b"more")
+    with pytest.raises(CheckpointRefused, match=entry.key):
+        check_shards(store, manifest(store, 20))
 
 
 def test_t18_a_shard_of_another_step_is_refused(store: Store) -> None:

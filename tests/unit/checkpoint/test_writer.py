@@ -266,3 +266,16 @@ def test_the_trainer_state_comes_back(store: Store) -> None:
     manifest = newest_complete(store, "job", verify=True)
     assert manifest is not None
     assert manifest.trainer == trainer_state(7)
+
+
+def test_a_copy_that_fails_is_a_failed_save_and_the_writer_is_free_again(store: Store) -> None:
+    ranks = Ranks(store, layout=Layout(stages=1, replicas=1), model=MODEL)
+    values = state(MODEL, 1)
+    whole = dict(values[0])
+    values[0] |= {name: tensor.to("meta") for name, tensor in whole.items()}
+    with pytest.raises(NotImplementedError):
+        ranks.begin(1, values)
+    assert [type(news) for news in ranks.settle()[0]] == [SaveFailed]
+    values[0] |= whole
+    assert ranks.save(2, values)
+    ranks.close()

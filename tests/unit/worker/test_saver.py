@@ -30,9 +30,22 @@ class FullWriter:
     def flush(self, _: float) -> bool:
         return True
 
+    def reserve(self, _: object) -> None:
+        """The memory is there."""
+
     def poll(self) -> tuple[Durable | SaveFailed, ...]:
         news, self._news = tuple(self._news), []
         return news
+
+
+class HangingWriter(FullWriter):
+    """A writer whose store never answers."""
+
+    def flush(self, _: float) -> bool:
+        return False
+
+    def poll(self) -> tuple[Durable | SaveFailed, ...]:
+        return ()
 
 
 class Engine:
@@ -54,16 +67,17 @@ class Engine:
 class Heard:
     """A saver of one writer, and what it told."""
 
-    def __init__(self, num_failing: int) -> None:
+    def __init__(self, num_failing: int, writer: type[FullWriter] = FullWriter) -> None:
         self.engine = Engine()
+        self.now_s = 0.0
         self.durable: list[int] = []
         self.failed: list[int] = []
         self.pauses: list[float] = []
         self.saver = Saver(
             self.engine,  # type: ignore[arg-type]
-            FullWriter(num_failing),  # type: ignore[arg-type]
+            writer(num_failing),  # type: ignore[arg-type]
             SavePolicy(interval_steps=5, last_step=35, last_s=0.0),
-            clock=lambda: 0.0,
+            clock=lambda: self.now_s,
             on_durable=self.durable.append,
             on_failed=lambda news: self.failed.append(news.step),
             pause=self.pauses.append,
@@ -89,3 +103,20 @@ def test_the_engine_waits_for_the_copy_before_it_changes_tensors() -> None:
     heard = Heard(num_failing=0)
     heard.saver.begin()
     assert len(heard.engine.waits) == 1
+
+
+def test_a_store_that_neither_answers_nor_fails_is_told_every_five_minutes() -> None:
+    heard = Heard(0, HangingWriter)
+    heard.saver.begin()
+    for heard.now_s in range(0, 1000, 50):
+        heard.saver.poll()
+    assert heard.failed == [40, 40, 40]
+
+
+def test_an_end_that_waits_for_such_a_store_tells_it_too() -> None:
+    heard = Heard(0, HangingWriter)
+    heard.saver.begin()
+    heard.now_s = 301.0
+    with pytest.raises(StoreError, match="step 40 is still being written"):
+        heard.saver.settle(attempts=1)
+    assert heard.failed == [40]
