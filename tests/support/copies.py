@@ -124,6 +124,7 @@ def keeper_of(
     *,
     generation: int = 1,
     clock: Callable[[], float] = lambda: 0.0,
+    pause: Callable[[float], object] = lambda pause_s: None,
 ) -> Keeper:
     """Return the keeper of one rank; `own` and `buddies` are vaults."""
     layout = fleet.plan.layout
@@ -136,7 +137,8 @@ def keeper_of(
         is_shared=fleet.engines[rank].is_shared,
     )
     lines = [Line(f"n{n}", lambda buddy=buddy: buddy, clock) for n, buddy in enumerate(buddies)]  # type: ignore[misc]
-    return Keeper(fleet.engines[rank], own, lines, owner, clock=clock, busy=clock)  # type: ignore[arg-type]
+    engine = fleet.engines[rank]
+    return Keeper(engine, own, lines, owner, clock=clock, busy=clock, pause=pause)  # type: ignore[arg-type]
 
 
 class KeptFleet:

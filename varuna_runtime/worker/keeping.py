@@ -5,6 +5,7 @@ for a buddy. Made after any fork.
 """
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,6 +24,8 @@ STALL_SHARE = 0.03  # of the time may be spent waiting for copies
 _SMOOTHING = 0.25
 _FIRST_USES = 2  # of each buffer: new memory is slow once
 RETRY_S = 3.0  # before a buddy that failed is tried again
+_HOLD_S = 3.0  # so long no other copy is begun for a buddy that has just failed
+_HOLD_PAUSES_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.0)
 _FAULTS = (VaultLost, VaultRefused)
 
 
@@ -101,6 +104,12 @@ class Line:
         self._buddy: Buddy | None = None
         self._not_before_s = 0.0
         self._is_failing = False
+        self.is_refused = False  # its last answer was a no
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the buddy did not keep the last copy."""
+        return self._is_failing
 
     def store(self, record: CopyRecord, memory: memoryview) -> bool:
         """Return whether the buddy keeps the copy."""
@@ -128,6 +137,7 @@ class Line:
         if self._buddy is not None:
             self._buddy.close()
         self._buddy, self._is_failing = None, True
+        self.is_refused = isinstance(err, VaultRefused)
         self._not_before_s = self._clock() + RETRY_S
 
 
@@ -180,10 +190,11 @@ class Keeper:
         *,
         clock: Callable[[], float],
         busy: Callable[[], float],
+        pause: Callable[[float], object] = time.sleep,
     ) -> None:
         """Without a vault nothing is ever kept. `busy` is the time that this thread had a processor."""
         self._engine, self._vault, self._buddies, self._owner = engine, vault, buddies, owner
-        self._clock, self._busy = clock, busy
+        self._clock, self._busy, self._pause = clock, busy, pause
         self._policy = KeepPolicy(last_s=clock())
         self._targets: dict[int, Targets] = {}  # by buffer
         self._spare: list[Buffer] = []  # the next to be filled first
@@ -329,11 +340,32 @@ class Keeper:
             self._is_copying = False
             self._changed.notify_all()
         memory = buffer.memory[: record.copy.num_bytes]
-        num_kept = sum(line.store(record, memory) for line in self._buddies)
+        is_whole = self._hand_out(record, memory)
         with self._changed:
-            self._kept_step = self._whole_step = step if num_kept == len(self._buddies) else -1
+            self._kept_step = self._whole_step = step if is_whole else -1
             self._is_busy = False
             self._changed.notify_all()
+
+    def _hand_out(self, record: CopyRecord, memory: memoryview) -> bool:
+        """Return whether every buddy keeps the copy.
+
+        Until this returns no rank begins another one, so that the copy before stays whole on all of them. A
+        buddy that failed only now, with its connection perhaps, is asked again for a moment: else other
+        ranks would drop their share of the only version that survives the loss of this node.
+        """
+        until_s = self._clock() + _HOLD_S
+        well = [line for line in self._buddies if not line.is_failing]
+        behind = [line for line in self._buddies if not line.store(record, memory)]
+        for pause_s in _HOLD_PAUSES_S:
+            again = [line for line in behind if line in well and not line.is_refused]
+            if not again or self._clock() >= until_s:
+                break
+            self._pause(pause_s)
+            for line in again:
+                line.try_at_once()
+                if line.store(record, memory):
+                    behind.remove(line)
+        return not behind
 
     def _give_up(self, reason: str) -> None:
         print(f"varuna: no copies are kept here: {reason}", flush=True)  # noqa: T201

@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 
 from tests.support import toys
@@ -90,6 +92,38 @@ def test_a_buddy_that_is_down_leaves_copies_here_but_nothing_recoverable() -> No
     buddy.is_down = True
     assert [kept.train(1).steps[0].recoverable for _ in range(3)] == [2, -1, -1]
     assert sorted(copy.version.step for copy in vault.inventory()) == [4, 5]
+
+
+def test_a_buddy_whose_connection_breaks_gets_the_same_copy_all_the_same() -> None:
+    fleet, buddy = fleet_of_one(), MemoryVault()
+    keeper = keeper_of(fleet, 0, MemoryVault(), [buddy], pause=lambda _: setattr(buddy, "is_down", False))
+    fleet.train(1)
+    buddy.is_down = True
+    keeper.begin()
+    assert keeper.wait_done(60.0)
+    assert keeper.keeps(1)
+    assert [copy.version.step for copy in buddy.inventory()] == [1]
+
+
+def test_no_other_copy_is_begun_while_a_buddy_that_failed_a_moment_ago_is_asked_again() -> None:
+    fleet, buddy, paused, is_seen = fleet_of_one(), MemoryVault(), threading.Event(), threading.Event()
+
+    def pause(_: float) -> None:
+        paused.set()
+        assert is_seen.wait(60.0)
+
+    keeper = keeper_of(fleet, 0, MemoryVault(), [buddy], pause=pause)
+    fleet.train(1)
+    keeper.begin()
+    assert keeper.wait_done(60.0)
+    fleet.train(1)
+    buddy.is_down = True
+    keeper.begin()
+    assert paused.wait(60.0)
+    assert (keeper.says.wants, keeper.says.kept) == (False, 1), "the copies of step 1 are whole everywhere"
+    is_seen.set()
+    assert keeper.wait_done(60.0)
+    assert (keeper.says.wants, keeper.says.kept) == (True, -1), "it is not waited for for ever"
 
 
 def test_a_buddy_that_failed_is_tried_again_after_a_while_and_told_of_once(
