@@ -1,9 +1,11 @@
 """A rank's copies through real vaults: kept, sent to a buddy, loaded from this node and from others."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
+from torch import Tensor
 
 from tests.support import toys
 from tests.support.copies import KeptFleet, load
@@ -12,7 +14,10 @@ from tests.support.relay import Change, at_byte, relay
 from tests.support.vaults import SECRET, VaultProcess, vault
 from varuna_runtime.spec.copies import Vault
 from varuna_runtime.spec.errors import CopyGone
+from varuna_runtime.spec.manifest import TrainerState
 from varuna_runtime.worker.tiers import Copies, OtherVault, OwnVault
+
+REACHED: Any = {"job": "j", "secret": SECRET, "timeout_s": 10.0, "patience_s": 10.0}
 
 
 @pytest.fixture
@@ -26,7 +31,7 @@ def other() -> Iterator[Callable[[Vault], OtherVault]]:
     with ExitStack() as stack:
 
         def opened(address: Vault) -> OtherVault:
-            return stack.enter_context(closing(OtherVault(address, job="j", secret=SECRET, timeout_s=10.0)))
+            return stack.enter_context(closing(OtherVault(address, **REACHED)))
 
         yield opened
 
@@ -69,6 +74,24 @@ def test_from_another_node_alone_the_bits_are_the_same(
     assert_equal_bits(resumed.snapshot(), fleet.snapshot())
 
 
+def test_a_vault_that_dies_while_its_copy_is_read_is_followed_by_one_that_has_the_same_copy(
+    vaults: list[VaultProcess], other: Callable[[Vault], OtherVault]
+) -> None:
+    fleet = keep(vaults, is_sharded=False)
+    resumed = Fleet(toys.tied_training(), "1x1")
+    (engine,) = resumed.engines
+
+    def load_and_kill(pieces: Iterable[Mapping[str, Tensor]], trainer: TrainerState) -> None:
+        engine.load_pieces(pieces, trainer)
+        vaults[0].kill()
+
+    with closing(vaults[0].local()) as local:
+        copies = Copies(OwnVault(local), [other(vaults[1].address)], engine.needed_segments)
+        copies.look(10.0)
+        copies.load(copies.versions[0], load_and_kill)
+    assert_equal_bits(resumed.snapshot(), fleet.snapshot())
+
+
 def flip(passing: bytearray, at: int) -> None:
     passing[at] ^= 1
 
@@ -99,7 +122,7 @@ def loaded_through(vaults: list[VaultProcess], change: Change, *others: OtherVau
     (engine,) = fleet.engines
     with relay(vaults[0].address.port, back=change) as port:
         damaged = Vault(node="n", host="127.0.0.1", port=port)
-        wired = OtherVault(damaged, job="j", secret=SECRET, timeout_s=10.0)
+        wired = OtherVault(damaged, **REACHED)
         copies = Copies(None, [wired, *others], engine.needed_segments)
         copies.look(10.0)
         try:

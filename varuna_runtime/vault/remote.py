@@ -44,6 +44,14 @@ class RemoteVault:
     ) -> None:
         self.close()
 
+    def wait_at_most(self, timeout_s: float) -> None:
+        """Bound each wait for the other end from now on."""
+        with self._talking():
+            try:
+                self._sock.settimeout(timeout_s)
+            except OSError as err:
+                raise VaultLost(f"the connection is closed: {err}") from err
+
     def inventory(self) -> tuple[Copy, ...]:
         """Return the complete copies of the job that are there."""
         with self._talking():

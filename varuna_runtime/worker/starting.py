@@ -14,6 +14,7 @@ from varuna_runtime.spec.manifest import TrainerState
 from varuna_runtime.worker.tiers import Copies
 
 LOOK_S = 1.0  # how long vaults have to say what they hold
+LOOK_AGAIN_S = 4.0  # and those that did not, once more, where committed steps would be lost without them
 
 
 class Engine(Protocol):

@@ -25,7 +25,8 @@ Load = Callable[[Iterable[Mapping[str, Tensor]], TrainerState], None]
 class Overwritten(VarunaError):
     """A copy changed while it was read: what was read counts for nothing."""
 
-    def __init__(self, copy: Copy, reason: str) -> None:
+    def __init__(self, donor: "Donor", copy: Copy, reason: str) -> None:
+        self.donor = donor
         self.copy = copy
         super().__init__(reason)
 
@@ -69,8 +70,8 @@ class OwnVault:
         try:
             with borrowed:
                 yield _InPlace(borrowed.record, borrowed.memory)
-        except CopyGone as err:
-            raise Overwritten(copy, str(err)) from err
+        except (CopyGone, VaultLost) as err:  # nobody can say that it stayed what it was
+            raise Overwritten(self, copy, str(err)) from err
 
 
 class _InPlace:
@@ -86,8 +87,10 @@ class _InPlace:
 class OtherVault:
     """The vault of another node: bytes come in chunks, each checked, into memory that is used again."""
 
-    def __init__(self, vault: Vault, *, job: str, secret: str, timeout_s: float) -> None:
+    def __init__(self, vault: Vault, *, job: str, secret: str, timeout_s: float, patience_s: float) -> None:
+        """`patience_s` is for what it holds: who asks for that decides how long it is waited for."""
         self._vault = vault
+        self._patience_s = patience_s
         self._job = job
         self._secret = secret
         self._timeout_s = timeout_s
@@ -95,7 +98,9 @@ class OtherVault:
 
     def inventory(self) -> tuple[Copy, ...]:
         """See Donor."""
-        return self._connected().inventory()
+        copies = self._connected().inventory()
+        self._connected().wait_at_most(self._timeout_s)
+        return copies
 
     @contextmanager
     def reading(self, copy: Copy) -> Iterator["Reading"]:
@@ -111,7 +116,7 @@ class OtherVault:
     def _connected(self) -> RemoteVault:
         if self._connection is None:
             self._connection = RemoteVault(
-                self._vault, job=self._job, secret=self._secret, timeout_s=self._timeout_s
+                self._vault, job=self._job, secret=self._secret, timeout_s=self._patience_s
             )
         return self._connection
 
@@ -157,28 +162,35 @@ class Copies:
         near = () if own is None else (own,)
         self._donors = (*near, *others[turn:], *others[:turn])
         self._needed = tuple(needed)
-        self._held: dict[int, tuple[Copy, ...]] = {}  # by donor
+        self._asking: list[threading.Thread] = []
+        self._found: dict[int, tuple[Copy, ...]] = {}  # what donors said, by donor; filled by those threads
+        self._held: dict[int, tuple[Copy, ...]] = {}  # of that, what is still relied on
 
     def look(self, within_s: float) -> None:
-        """Ask all donors at once; who does not answer in time has nothing."""
-
-        def ask(number: int, donor: Donor) -> None:
-            try:
-                found[number] = donor.inventory()
-            except _LOST as err:
-                print(f"varuna: no copies from there: {err}", flush=True)  # noqa: T201
-
-        found: dict[int, tuple[Copy, ...]] = {}
-        threads = [
-            threading.Thread(target=ask, args=(number, donor), name=f"inventory-{number}", daemon=True)
-            for number, donor in enumerate(self._donors)
-        ]
-        for thread in threads:
+        """Ask all donors at once; who does not answer in time has nothing, unless `look_again` gives more."""
+        for number, donor in enumerate(self._donors):
+            name = f"inventory-{number}"
+            thread = threading.Thread(target=self._ask, args=(number, donor), name=name, daemon=True)
+            self._asking.append(thread)
             thread.start()
+        self._hear(within_s)
+
+    def look_again(self, within_s: float, floor: int) -> None:
+        """Give those who said nothing more time, if no version of `floor` steps or more is loadable."""
+        if not any(version.step >= floor for version in self.versions):
+            self._hear(within_s)
+
+    def _ask(self, number: int, donor: Donor) -> None:
+        try:
+            self._found[number] = donor.inventory()
+        except _LOST as err:
+            print(f"varuna: no copies from there: {err}", flush=True)  # noqa: T201
+
+    def _hear(self, within_s: float) -> None:
         until_s = clock.now_s() + within_s
-        for thread in threads:
+        for thread in self._asking:
             thread.join(max(0.0, until_s - clock.now_s()))
-        self._held = dict(found)
+        self._held = dict(self._found)
 
     @property
     def versions(self) -> tuple[Version, ...]:
@@ -193,8 +205,7 @@ class Copies:
                     opened = _Opened(self._donors, stack)
                     load(self._pieces(version, opened), self._trainer(version, opened))
             except Overwritten as err:  # what was loaded counts for nothing: again from the start
-                for donor in self._held:
-                    self._strike(donor, err.copy, err)
+                self._strike(self._donors.index(err.donor), err.copy, err)
             else:
                 return
         raise CopyGone(

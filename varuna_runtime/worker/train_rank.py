@@ -31,7 +31,7 @@ from varuna_runtime.worker.saving import SavePolicy, Saver
 from varuna_runtime.worker.session import LastWord
 from varuna_runtime.worker.signals import Drain, EvaluationDone, StepDone, Waiting
 from varuna_runtime.worker.stage_state import needed_by
-from varuna_runtime.worker.starting import LOOK_S, Start
+from varuna_runtime.worker.starting import LOOK_AGAIN_S, LOOK_S, Start
 from varuna_runtime.worker.telling import report_of
 from varuna_runtime.worker.training import Training, resolve
 from varuna_runtime.worker.vaults import Vaults
@@ -80,6 +80,7 @@ class TrainRank:
         stage = self._order.plan.stages[self._order.plan.layout.stage_of(self._order.rank)]
         copies = self._vaults.copies(needed_by(self._partitioned, range(stage.first, stage.last)))
         copies.look(LOOK_S)
+        copies.look_again(LOOK_AGAIN_S, self._order.resume_step or 0)
         is_blank = bool(copies.versions or self._order.resume_step)  # initial weights would be overwritten
         materialise = self._partitioned.materialise_blank if is_blank else None
         self._engine = self._make_engine(materialise=materialise)

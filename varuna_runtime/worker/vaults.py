@@ -9,7 +9,7 @@ from varuna_runtime.worker import clock
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.keeping import Keeper, Line, Owner
 from varuna_runtime.worker.ranks import RankOrder
-from varuna_runtime.worker.starting import LOOK_S
+from varuna_runtime.worker.starting import LOOK_AGAIN_S, LOOK_S
 from varuna_runtime.worker.tiers import Copies, OtherVault, OwnVault
 
 _PUSH_S = 2.0  # a buddy that is silent for so long is tried again later
@@ -22,7 +22,13 @@ class Vaults:
         self._order = order
         self._own = _opened(order)
         self._others = [
-            OtherVault(vault, job=order.job, secret=order.copies_secret, timeout_s=LOOK_S)
+            OtherVault(
+                vault,
+                job=order.job,
+                secret=order.copies_secret,
+                timeout_s=LOOK_S,
+                patience_s=LOOK_S + LOOK_AGAIN_S,
+            )
             for vault in order.vaults
         ]
 

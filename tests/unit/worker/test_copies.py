@@ -1,5 +1,6 @@
 """Copies kept at one layout and loaded at another: the bits go on as if nothing had happened."""
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from tests.support import toys
 from tests.support.copies import KeptFleet, MemoryVault, load
 from tests.support.fleet import Fleet, assert_equal_bits
-from varuna_runtime.spec.copies import Version
+from varuna_runtime.spec.copies import Copy, Version
 from varuna_runtime.spec.errors import CopyGone
 from varuna_runtime.spec.job import Precision
 from varuna_runtime.worker.engine import Keeping, RankEngine
@@ -136,6 +137,41 @@ def test_a_vault_that_does_not_answer_has_nothing() -> None:
     all_segments = Copies(owns[0], owns[1:], engine.needed_segments)
     all_segments.look(60.0)
     assert all_segments.versions == ()
+
+
+class SlowVault(MemoryVault):
+    """Answers once it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_free = threading.Event()
+
+    def inventory(self) -> tuple[Copy, ...]:
+        assert self.is_free.wait(60.0)
+        return super().inventory()
+
+
+def test_a_slow_vault_is_waited_for_where_steps_would_be_lost_without_it() -> None:
+    vault = SlowVault()
+    fleet = Fleet(toys.mlp_training(), "1x1")
+    KeptFleet(fleet, [vault]).train(2)
+    copies = Copies(vault, [], fleet.engines[0].needed_segments)
+    copies.look(0.0)
+    assert copies.versions == ()
+    vault.is_free.set()
+    copies.look_again(60.0, floor=2)
+    assert copies.versions[0].step == 2
+
+
+def test_a_slow_vault_is_not_waited_for_where_others_have_what_is_new_enough() -> None:
+    slow, vault = SlowVault(), MemoryVault()
+    fleet = Fleet(toys.mlp_training(), "1x1")
+    KeptFleet(fleet, [vault]).train(2)
+    copies = Copies(vault, [slow], fleet.engines[0].needed_segments)
+    copies.look(0.5)
+    copies.look_again(60.0, floor=2)
+    assert (len(copies.versions), slow.is_free.is_set()) == (2, False)
+    slow.is_free.set()
 
 
 def test_copies_of_a_training_without_optimizer_state_yet_grow_with_it() -> None:
