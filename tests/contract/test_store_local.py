@@ -60,6 +60,15 @@ def test_cloud_urls_open_without_a_request() -> None:
     assert open_store("gs://bucket/prefix")
 
 
+@pytest.mark.parametrize(
+    "url", ["s3://AKIA:hush@bucket/x", "az://container/x?sig=hush", "gs://bucket/x#hush"]
+)
+def test_keys_in_a_url_are_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(InvalidInput, match="keys come from the environment") as refused:
+        open_store(url)
+    assert "hush" not in str(refused.value)
+
+
 def test_a_large_upload_gets_minutes_and_the_environment_goes_first() -> None:
     assert client_options("s3", {}, is_silent=True) == {"timeout": "300 seconds"}
     assert client_options("s3", {}, is_silent=False)["read_timeout"] == "30 seconds"

@@ -28,19 +28,23 @@ def export(
     manager: str | None,
 ) -> None:
     """Write a step as files that other tools read."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    is_free = not path.exists() or (kind != "torch" and path.is_dir() and not any(path.iterdir()))
+    if not is_free:
         raise InvalidInput(f"{path} is there already; name a new {'folder' if kind != 'torch' else 'file'}")
     place = place_of(job, store, manager)
     manifest = wanted_step(place, step)
     kinds = {"model": weights(manifest)}
     if not weights_only:
         kinds["optimizer"] = optimizer_state(manifest)
-    if kind == "safetensors":
-        export_files(place.store, manifest, path, {stem: kept for stem, kept in kinds.items() if kept})
-    else:
-        from varuna_manager.cli.checkpoint_torch import write_torch
+    try:
+        if kind == "safetensors":
+            export_files(place.store, manifest, path, {stem: kept for stem, kept in kinds.items() if kept})
+        else:
+            from varuna_manager.cli.checkpoint_torch import write_torch
 
-        write_torch(place.store, manifest, path, kinds)
+            write_torch(place.store, manifest, path, kinds)
+    except OSError as err:  # no room, no such place, no right to write there
+        raise InvalidInput(f"{path} cannot be written: {err}") from err
     files = [path] if path.is_file() else sorted(path.iterdir())
     written = size(sum(file.stat().st_size for file in files))
     click.echo(f"step {manifest.step} of {place.job}: {counted(len(files), 'file')}, {written}, in {path}")

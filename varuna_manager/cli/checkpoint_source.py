@@ -40,7 +40,10 @@ def source_of(named: str, manager: str | None) -> Iterator[Source]:
     manifest = wanted_step(place, step)
     with tempfile.TemporaryDirectory(prefix="varuna-from-") as scratch:
         path = Path(scratch, "weights")
-        export(place.store, manifest, path, {"model": weights(manifest)})
+        try:
+            export(place.store, manifest, path, {"model": weights(manifest)})
+        except OSError as err:
+            raise InvalidInput(f"no room for a copy of {named} in {scratch}: {err}") from err
         yield Source(path=path, title=f"{place.job}@{manifest.step}")
 
 

@@ -138,6 +138,12 @@ def _check_store(draft: Draft) -> None:
     parts = urlsplit(url)
     local = parts.scheme == "file" and not parts.netloc and parts.path.startswith("/")
     remote = parts.scheme in STORE_SCHEMES[1:] and bool(parts.netloc)
+    if remote and ("@" in parts.netloc or parts.query or parts.fragment):  # it is shown wherever the job is
+        wanted = "one without user, password or query; keys come from the environment"
+        draft.add(
+            ("checkpoint", "store"), seen=f"a URL with more than {parts.scheme}://PLACE/PREFIX", wanted=wanted
+        )
+        return
     if not local and not remote:
         schemes = "file:///folder, s3://bucket, az://container or gs://bucket"
         hint = f"did you mean file://{url}?" if url.startswith("/") else ""

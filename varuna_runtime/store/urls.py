@@ -56,6 +56,10 @@ def open_store(url: str, near: Path | None = None) -> Store:
     if scheme not in SCHEMES:
         wanted = ", ".join(f"{name}://" for name in SCHEMES)
         raise InvalidInput(f"store URL: seen {url!r}, wanted one that starts with {wanted}")
+    if holds_secret(url):
+        raise InvalidInput(
+            f"store URL: a {scheme}:// URL has no user, password or query; keys come from the environment"
+        )
     if scheme == "memory":
         return RetryingStore(ObjectStore(MemoryStore()))
     if scheme == "file":
@@ -70,6 +74,12 @@ def open_store(url: str, near: Path | None = None) -> Store:
         ) from err
     behind = ObjectStore(reader, uploader)
     return RetryingStore(behind) if near is None else TieredStore(behind, near)
+
+
+def holds_secret(url: str) -> bool:
+    """Return whether a URL has a place for keys: it would be shown, logged and kept with every job."""
+    parts = urlsplit(url)
+    return parts.scheme != "file" and bool("@" in parts.netloc or parts.query or parts.fragment)
 
 
 def client_options(scheme: str, environment: Mapping[str, str], *, is_silent: bool) -> "ClientConfig":

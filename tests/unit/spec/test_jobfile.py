@@ -78,6 +78,12 @@ def test_a_check_of_the_outside_world_finds_the_line_of_its_key() -> None:
     assert found.mistake(("workdir",), seen="x", wanted="y").line == 1
 
 
+def test_keys_in_the_url_of_a_store_are_refused_and_not_repeated() -> None:
+    (found,) = mistakes(MINIMAL + "checkpoint: {store: 's3://AKIA:hush@bucket/x'}\n")
+    assert found.path == "checkpoint.store"
+    assert "hush" not in str(found)
+
+
 def test_mistakes_come_in_the_order_of_their_lines() -> None:
     found = mistakes("seed: x\nname: A B\nbatch_size: 0\nentrypoint: /x\n")
     assert [m.line for m in found] == [1, 2, 3, 4]
