@@ -71,6 +71,7 @@ class RankOrder:
     secret: str = field(repr=False)
     vault_socket: str = ""  # of this node; empty: no copies are kept here
     copies_secret: str = field(repr=False, default="")
+    may_have_copies: bool = False  # somewhere, here included; if not, none is looked for
     vaults: tuple[Vault, ...] = ()  # of the other nodes that may hold copies
     buddies: tuple[Vault, ...] = ()
 
@@ -100,6 +101,7 @@ class RankOrder:
             secret=request.generation_secret,
             vault_socket=request.vault_socket,
             copies_secret=request.copies_secret,
+            may_have_copies=bool(request.vaults),
             vaults=tuple(v for v in _vaults(request.vaults) if v.node != plan.placement[request.rank].node),
             buddies=_vaults(request.buddies),
         )

@@ -33,8 +33,8 @@ class Vaults:
         ]
 
     def copies(self, needed: tuple[int, ...]) -> Copies:
-        """Return the copies of these segments."""
-        own = None if self._own is None else OwnVault(self._own)
+        """Return the copies of these segments; none, not even here, where the manager names no vaults."""
+        own = OwnVault(self._own) if self._own is not None and self._order.may_have_copies else None
         return Copies(own, self._others, needed, first=self._order.rank)
 
     def keeper(self, engine: RankEngine) -> Keeper:
