@@ -120,7 +120,9 @@ def _running(change: Change, job: Job, run: Run) -> None:
             morphs=morphs,
             morph_s=morph_s,
             halted_s=None,
-            keep_by_s=change.at_s + change.config.keep_timeout_s if job.holders else None,
+            keep_by_s=change.at_s + change.config.keep_timeout_s
+            if job.holders and job.kept_generation < run.number
+            else None,
         )
     )
     took_s = change.at_s - run.started_s
@@ -176,6 +178,8 @@ def on_durable(change: Change, event: StepDurable) -> None:
         return
     before = job.durable_step
     job = resuming.with_durable(change, job, event.step)
+    if job.run is not None and job.run.number == event.generation > job.kept_generation:
+        job = change.put_job(replace(job, kept_generation=event.generation, keep_by_s=None))
     if job.durable_step != before and job.save_failed_s is not None:
         failed_s = change.at_s - job.save_failed_s
         job = change.put_job(replace(job, save_failed_s=None, durable_announced_s=change.at_s))

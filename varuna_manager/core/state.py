@@ -207,7 +207,7 @@ class Job:
     is_reached_exact: bool = False  # nothing was committed beyond it
     stopped_generation: int = 0  # the newest that left its last step in memory
     holders: Mapping[str, tuple[Holding, ...]] = field(default_factory=dict)  # by node, generations ascending
-    kept_generation: int = 0  # newest whose state is in safe places
+    kept_generation: int = 0  # newest whose state is in safe places: copied whole, or durable
     distrusts_copies: bool = False  # the next start is from the store alone: with copies nothing was common
     keep_by_s: float | None = None  # until when copies of older generations are needed without its word
     failures: Mapping[Cause, int] = field(default_factory=dict)  # since the last durable progress

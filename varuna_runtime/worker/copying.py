@@ -30,10 +30,21 @@ class Copying:
         """Act on a committed step: keep it if all ranks do; drop what is older than this generation."""
         if done.keep:
             self._keeper.begin()
-        if not self._is_safe and done.recoverable >= self._first_step:
-            self._is_safe = True
-            self._keeper.retire()
+        if done.recoverable >= self._first_step and self._retire():
             self._on_kept(done.recoverable)
+
+    def is_durable(self, step: int) -> None:
+        """A step of this generation is durable: what is older is needed no more, wherever copies are kept."""
+        if step >= self._first_step:
+            self._retire()
+
+    def _retire(self) -> bool:
+        """Return whether it had not been done yet."""
+        if self._is_safe:
+            return False
+        self._is_safe = True
+        self._keeper.retire()
+        return True
 
     def keep_last(self) -> bool:
         """Keep the committed steps and return whether all copies of every rank are complete; blocks."""

@@ -197,6 +197,7 @@ class Keeper:
         self._clock, self._busy, self._pause = clock, busy, pause
         self._policy = KeepPolicy(last_s=clock())
         self._targets: dict[int, Targets] = {}  # by buffer
+        self._full_vault: OwnMemory | None = None  # it had no room beside what older generations left
         self._spare: list[Buffer] = []  # the next to be filled first
         self._num_bytes = -1
         self._changed = threading.Condition()  # guards everything below
@@ -275,13 +276,17 @@ class Keeper:
             return self._changed.wait_for(lambda: not self._is_busy, timeout_s)
 
     def retire(self) -> None:
-        """Drop what older generations left on this node."""
-        if self._vault is None:
+        """Drop what older generations left on this node; a vault that was full is tried once more."""
+        vault = self._vault or self._full_vault
+        if vault is None:
             return
         try:
-            self._vault.retire(self._owner.generation)
+            vault.retire(self._owner.generation)
         except _FAULTS as err:
             self._give_up(str(err))
+            return
+        with self._changed:
+            self._vault, self._full_vault = vault, None
 
     def _next_buffer(self, vault: OwnMemory, num_bytes: int) -> Buffer | None:
         """Return memory that may be written to; None: the vault gives none, and nothing is kept any more."""
@@ -291,6 +296,7 @@ class Keeper:
                     generation=self._owner.generation, rank=self._owner.rank, num_bytes=num_bytes
                 )
                 if pair is None:
+                    self._full_vault = vault
                     raise VaultRefused("over the limit of this node's vault")
                 self._spare, self._num_bytes = list(pair), num_bytes
                 self._targets.clear()

@@ -234,6 +234,7 @@ class TrainRank:
 
     def _tell_durable(self, step: int) -> None:
         """One rank's word is enough: the manifest is the same for all."""
+        self._copying.is_durable(step)
         if self._order.rank == 0:
             durable = common_pb2.Durable(step=step, manifest_key=manifest_key(self._order.job, step))
             self._progress.tell(worker_pb2.WorkerProgress(durable=durable))

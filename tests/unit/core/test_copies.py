@@ -131,6 +131,18 @@ def test_a_node_out_of_reach_is_told_that_its_copies_may_go_when_it_is_back() ->
     assert "b" not in sim.job("j").holders
 
 
+def test_a_durable_step_of_a_generation_that_keeps_no_copies_lets_older_ones_go() -> None:
+    sim = _pipeline("a", "b", "c")
+    sim.disconnect("b")
+    sim.fail("j", 0, Cause.WORKER_CRASH)
+    generation = _run(sim).number
+    sim.rejoin("b")
+    assert not sim.all_of(a.RetireCopies)
+    sim.durable("j", 4)
+    assert [each.node for each in sim.all_of(a.RetireCopies)] == ["b"]  # type: ignore[union-attr]
+    assert (sim.job("j").kept_generation, set(sim.job("j").holders)) == (generation, {"a", "c"})
+
+
 def test_a_late_word_of_an_older_generation_retires_nothing_newer(sim: Sim) -> None:
     first = _run(sim).number
     sim.fail("j", 0, Cause.WORKER_CRASH)

@@ -73,6 +73,32 @@ def test_over_the_limit_of_the_vault_training_goes_on_without_copies(limit_bytes
     assert kept.keepers[0].says == Keeping()
 
 
+def test_a_vault_full_of_older_copies_has_room_once_a_newer_step_is_durable() -> None:
+    first, second, vault = fleet_of_one(), fleet_of_one(), MemoryVault()
+    second.resume(KeptFleet(first, [vault]).train(2))
+    vault.limit_bytes = 0
+    kept = KeptFleet(second, [vault], generation=2)
+    kept.train(1)
+    assert kept.keepers[0].says == Keeping()
+    vault.limit_bytes = 1 << 30  # as if retiring freed it
+    assert kept.train(1).steps[0].recoverable == -1
+    kept.copying[0].is_durable(3)
+    assert [kept.train(1).steps[0].recoverable for _ in range(2)] == [-1, 5]
+
+
+def test_older_generations_go_once_a_step_of_this_one_is_durable_though_no_copy_is_whole() -> None:
+    first, vault, buddy = fleet_of_one(), MemoryVault(), MemoryVault()
+    snapshot = KeptFleet(first, [vault]).train(2)
+    second = fleet_of_one()
+    second.resume(snapshot)
+    buddy.is_down = True
+    kept = KeptFleet(second, [vault], [buddy], generation=2)
+    kept.copying[0].is_durable(1)
+    assert vault.retired == [1], "that step is older than what this generation began with"
+    kept.copying[0].is_durable(2)
+    assert (vault.retired, kept.kept) == ([1, 2], [])
+
+
 def test_a_vault_that_dies_takes_the_copies_but_not_the_training() -> None:
     vault = MemoryVault()
     kept = KeptFleet(fleet_of_one(), [vault])
