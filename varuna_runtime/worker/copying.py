@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.keeping import Keeper
-from varuna_runtime.worker.signals import StepDone
+from varuna_runtime.worker.signals import Drain, StepDone
 
 _PUSH_S = 30.0
 
@@ -45,6 +45,14 @@ class Copying:
         self._is_safe = True
         self._keeper.retire()
         return True
+
+    def stops_in_memory(self, drain: Drain, wish: Callable[[], Drain]) -> bool:
+        """Keep the committed steps, and return whether that is where they may be left; blocks.
+
+        `wish` is what this rank is asked for by now: it may be more than when the ranks agreed on `drain`.
+        """
+        is_kept = self.keep_last() and drain is Drain.KEPT
+        return is_kept and self._engine.all_agree(wish() is not Drain.DURABLE)
 
     def keep_last(self) -> bool:
         """Keep the committed steps and return whether all copies of every rank are complete; blocks."""

@@ -128,7 +128,7 @@ class TrainRank:
         with closing(self._callbacks):
             drain = self._run_to_the_end()
         if drain:
-            is_kept = self._copying.keep_last() and drain is Drain.KEPT
+            is_kept = self._copying.stops_in_memory(drain, lambda: self._mailbox.drain_wish)
             if not is_kept:
                 self._settle()
             drained = common_pb2.Drained(step=self._engine.step, kept=is_kept)

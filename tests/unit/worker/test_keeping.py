@@ -188,6 +188,24 @@ def test_a_drain_keeps_the_last_step_wherever_the_copies_were() -> None:
     assert kept.keepers[0].keeps(3)
 
 
+@pytest.mark.parametrize(
+    ("drain", "wish", "is_enough"),
+    [
+        (Drain.KEPT, Drain.KEPT, True),
+        (Drain.KEPT, Drain.NONE, True),
+        (Drain.KEPT, Drain.DURABLE, False),
+        (Drain.DURABLE, Drain.DURABLE, False),
+    ],
+)
+def test_copies_are_not_enough_once_a_durable_stop_is_asked_for_though_the_vote_is_over(
+    drain: Drain, wish: Drain, *, is_enough: bool
+) -> None:
+    kept = KeptFleet(fleet_of_one(), [vault := MemoryVault()])
+    kept.train(1)
+    assert kept.copying[0].stops_in_memory(drain, lambda: wish) is is_enough
+    assert 1 in {copy.version.step for copy in vault.inventory()}, "kept all the same, to start from"
+
+
 def test_a_drain_asks_a_buddy_that_failed_once_more_at_once() -> None:
     vault, buddy = MemoryVault(), MemoryVault()
     kept = KeptFleet(fleet_of_one(), [vault], [buddy])
