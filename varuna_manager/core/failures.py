@@ -37,6 +37,7 @@ def generation_failed(change: Change, job: Job, cause: Cause, message: str) -> N
     job = replace(
         job,
         fruitless=job.fruitless + 1,
+        failed_starts=job.failed_starts + (cause is Cause.START_FAILED),
         first_cause=job.first_cause or f"{cause}: {message}",
         open_generation=job.generation if is_open else 0,
     )

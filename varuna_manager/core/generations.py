@@ -23,6 +23,8 @@ from varuna_runtime.spec.generation import GenerationKind
 from varuna_runtime.spec.job import Objective
 from varuna_runtime.spec.layout import Plan, Slot
 
+DOUBTFUL_STARTS = 2  # that failed without progress in between
+
 
 def begin(change: Change, job: Job, reason: str, *, delay_s: float = 0.0) -> Job:
     """Move towards a new generation, after `delay_s`; `tend` asks for the profile or the plan."""
@@ -105,7 +107,7 @@ def start(change: Change, job: Job, kind: GenerationKind, plan: Plan) -> Job:
         plan=plan,
         plan_hash=plan.hash(),
         members={name: change.state.nodes[name].incarnation for name in plan.nodes},
-        resume_step=job.durable_step if kind is GenerationKind.TRAIN else None,
+        resume_step=_known_durable(job) if kind is GenerationKind.TRAIN else None,
         started_s=change.at_s,
         is_from_store=job.distrusts_copies,
         buddies=copies.chosen_buddies(change.state, job, plan) if kind is GenerationKind.TRAIN else {},
@@ -118,6 +120,14 @@ def start(change: Change, job: Job, kind: GenerationKind, plan: Plan) -> Job:
     for name in plan.nodes:
         send_start(change, job, run, name)
     return job
+
+
+def _known_durable(job: Job) -> int | None:
+    """Return the durable step that ranks may rely on; None has each of them look, and check what it offers.
+
+    A durable step may be damaged where no rank that has copies would notice: failed starts ask for a look.
+    """
+    return None if job.failed_starts >= DOUBTFUL_STARTS else job.durable_step
 
 
 def send_start(change: Change, job: Job, run: Run, node: str) -> None:

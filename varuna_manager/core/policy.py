@@ -29,7 +29,7 @@ def budget(retries: Retries, cause: Cause) -> int:
 def with_progress(job: Job) -> Job:
     """Return the job with its failures forgiven; retries of user errors are never given back."""
     kept: dict[Cause, int] = {c: n for c, n in job.failures.items() if c is Cause.USER_ERROR}
-    return replace(job, failures=kept, fruitless=0, first_cause="")
+    return replace(job, failures=kept, fruitless=0, failed_starts=0, first_cause="")
 
 
 def charged(failures: Mapping[Cause, int], cause: Cause) -> dict[Cause, int]:

@@ -21,6 +21,9 @@ def resume(change: Change, job: Job, run: Run) -> None:
     if job.durable_step and version.step == 0:
         _failed(change, job, f"the store has lost step {job.durable_step}, which was durable")
         return
+    if version.generation and version.step < (job.durable_step or 0) and not _has_seen_store(run):
+        _failed(change, job, f"step {job.durable_step} is durable, and the store cannot be read")
+        return
     replayed = max(0, job.reached - version.step)
     if replayed:
         least = "" if job.is_reached_exact else "at least "
@@ -29,6 +32,10 @@ def resume(change: Change, job: Job, run: Run) -> None:
     job = progressed(job, version.step)
     job = copies.activated(change.state, replace(job, is_reached_exact=False), run)
     activate(change, job, replace(run, resume=version, replayed=replayed))
+
+
+def _has_seen_store(run: Run) -> bool:
+    return any(not version.generation for offered in run.loadable.values() for version in offered)
 
 
 def _failed(change: Change, job: Job, message: str) -> None:

@@ -212,6 +212,7 @@ class Job:
     keep_by_s: float | None = None  # until when copies of older generations are needed without its word
     failures: Mapping[Cause, int] = field(default_factory=dict)  # since the last durable progress
     fruitless: int = 0  # failed generations since the last durable progress
+    failed_starts: int = 0  # among those
     first_cause: str = ""  # of those
     open_generation: int = 0  # ended by collateral only: its root cause may still arrive
 

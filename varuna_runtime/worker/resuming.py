@@ -51,6 +51,17 @@ class Resumption:
         """Return the durable steps that look complete, ascending."""
         return complete_steps(self._store, self._job)
 
+    def sound_steps(self) -> tuple[int, ...]:
+        """Return these up to the newest of which every byte was read and is right, ascending.
+
+        An imported step 0 is not read where it is alone: there is nothing to go back to.
+        """
+        steps = self.steps()
+        if not any(steps):
+            return steps
+        newest = scan(self._store, self._job, verify=True, model=self._model).manifest
+        return () if newest is None else tuple(step for step in steps if step <= newest.step)
+
     def _newest(self, resume_step: int | None, *, verify: bool) -> Manifest | None:
         found = scan(self._store, self._job, verify=verify, model=self._model)
         if found.manifest is None and (found.refusals or resume_step):

@@ -44,6 +44,10 @@ class Stored(Protocol):
         """Return the steps that look complete, ascending; StoreError."""
         ...
 
+    def sound_steps(self) -> tuple[int, ...]:
+        """Return these up to the newest of which every byte was read and is right; StoreError."""
+        ...
+
 
 class Start:
     """Loads one rank's state, and knows what else it could load."""
@@ -106,11 +110,14 @@ class Start:
         return tuple(version for version in found if version not in self._refused)
 
     def _in_store(self, floor: int) -> tuple[Version, ...]:
-        """Return what is durable as far as the manager knows; if it knows of nothing, look."""
+        """Return what is durable as far as the manager knows; if it does not say, look closely.
+
+        What is offered here was not loaded, and whoever else starts from it has us load it, too.
+        """
         if self._resume_step:
             return (Version(step=floor, generation=0),)
         try:
-            steps = self._stored.steps()
+            steps = self._stored.sound_steps()
         except StoreError as err:
             print(f"varuna: the store was not looked at: {err}", flush=True)  # noqa: T201
             return ()

@@ -44,6 +44,10 @@ def _starting(sim: Sim, *offers: tuple[Version, ...]) -> None:
     """A start of two ranks that say they can load this and no more."""
     sim.hold("prepare")
     sim.fail("j", 0, Cause.WORKER_CRASH)
+    _prepare(sim, *offers)
+
+
+def _prepare(sim: Sim, *offers: tuple[Version, ...]) -> None:
     prepared = [w[2] for w in sim.waiting if isinstance(w[2], e.RankPrepared)]
     sim.waiting.clear()
     for event, offer in zip(prepared, offers, strict=True):
@@ -97,6 +101,18 @@ def test_a_step_that_one_rank_found_in_the_store_is_durable_and_told_to_all_at_t
     assert sim.job("j").durable_step == STORE.step
     sim.pass_time(1.0)
     assert {each.resume_step for each in sim.all_of(a.StartRanks)[-2:]} == {STORE.step}  # type: ignore[union-attr]
+
+
+def test_a_damaged_durable_step_is_gone_behind_after_starts_in_which_ranks_relied_on_it(sim: Sim) -> None:
+    newer, damaged, sound = Version(step=9, generation=2), Version(step=8, generation=0), STORE
+    _starting(sim, (newer, damaged), (sound,))
+    for _ in range(2):
+        sim.pass_time(10.0)
+        _prepare(sim, (newer, damaged), (sound,))
+    sim.pass_time(10.0)
+    assert {each.resume_step for each in sim.all_of(a.StartRanks)[-2:]} == {None}  # type: ignore[union-attr]
+    _prepare(sim, (newer, sound), (sound,))
+    assert _run(sim).resume == sound
 
 
 def test_what_a_rank_has_in_memory_is_not_durable(sim: Sim) -> None:

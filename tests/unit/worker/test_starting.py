@@ -7,7 +7,8 @@ import torch
 from tests.support import toys
 from tests.support.copies import KeptFleet, MemoryVault
 from tests.support.fleet import Fleet
-from tests.support.fleet_store import record_of, resumption
+from tests.support.fleet_store import record_of, resumption, save
+from varuna_runtime.checkpoint import read_manifest
 from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec.copies import Version
 from varuna_runtime.spec.errors import CheckpointRefused, StoreError
@@ -40,6 +41,10 @@ class FakeStored:
 
     def steps(self) -> tuple[int, ...]:
         self._touch("steps")
+        return self._steps
+
+    def sound_steps(self) -> tuple[int, ...]:
+        self._touch("sound steps")
         return self._steps
 
     def _touch(self, what: str) -> None:
@@ -97,6 +102,28 @@ def test_a_rank_with_copies_offers_what_a_rank_without_finds_in_a_store_the_mana
     assert start.loadable[-1] == Version(step=2, generation=0)
     start, _ = started(FakeStored(), MemoryVault(), None)
     assert start.loadable[-1] == Version(step=0, generation=0)
+
+
+def test_a_rank_with_copies_that_was_told_of_no_durable_step_offers_none_it_did_not_read() -> None:
+    stored = FakeStored([2])
+    started(stored, MemoryVault(), None)
+    assert stored.touched == ["sound steps"]
+
+
+def test_steps_from_a_damaged_one_on_are_not_sound(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}")
+    fleet = Fleet(toys.mlp_training(), "1x1")
+    for _ in range(3):
+        fleet.train(1)
+        save(fleet, store)
+    stored = resumption(fleet, store, fleet.engines[0])
+    (entry,) = read_manifest(store, "job", 2).shards[:1]
+    damaged = bytearray(store.get(entry.key))
+    damaged[-1] ^= 1
+    store.put(entry.key, bytes(damaged))
+    assert (stored.steps(), stored.sound_steps()) == ((1, 2, 3), (1, 2, 3))
+    store.delete([read_manifest(store, "job", 3).shards[0].key])
+    assert (stored.steps(), stored.sound_steps()) == ((1, 2), (1,))
 
 
 def test_copies_are_enough_while_the_store_is_away_and_nothing_is_known_of_it() -> None:
