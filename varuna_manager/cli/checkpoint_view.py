@@ -24,7 +24,9 @@ def summary(found: Sequence[StepFound], now_s: float) -> str:
     newest = next((each for each in found if each.is_complete), None)
     if newest is None:
         return "no step can be loaded"
-    return f"a job would go on from step {newest.step}, of {seconds(now_s - newest.written_at_s)} ago"
+    return (
+        f"a job would go on from step {newest.step}, of {seconds(max(now_s - newest.written_at_s, 0.0))} ago"
+    )
 
 
 def pruned(keys: Iterable[str], sizes: Mapping[str, int]) -> list[str]:

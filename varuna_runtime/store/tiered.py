@@ -54,12 +54,17 @@ class TieredStore(RetryingStore):
         return was_there or super().distrust(key)
 
     def _make_room(self, job: str, step: str) -> None:
-        """Drop all but the newest other step of the job, and all but the latest other job."""
+        """Drop all but the step before of the job, and all but the latest other job.
+
+        Steps beyond this one are of a past that was gone back behind.
+        """
         jobs = self._folder / "jobs"
         if not jobs.is_dir():
             return
         others = sorted((p for p in jobs.iterdir() if p.name != job), key=lambda p: p.stat().st_mtime)
         steps = jobs / job / "checkpoints"
-        older = sorted(p for p in steps.iterdir() if p.name != step) if steps.is_dir() else []
-        for path in (*others[: 1 - _NUM_JOBS], *older[: 1 - _NUM_STEPS]):
+        found = sorted(steps.iterdir()) if steps.is_dir() else []
+        older = [path for path in found if path.name < step]
+        newer = [path for path in found if path.name > step]
+        for path in (*others[: 1 - _NUM_JOBS], *older[: 1 - _NUM_STEPS], *newer):
             shutil.rmtree(path, ignore_errors=True)

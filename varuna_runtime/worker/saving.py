@@ -135,12 +135,12 @@ class Saver:
                     print(f"varuna: step {news.step} was not saved: {news.reason}", flush=True)  # noqa: T201
 
     def _tell_late(self) -> None:
-        """Tell, now and then, of a save that neither ends nor fails."""
-        if self._is_saving and self._clock() - self._late_s >= _LATE_S:
+        """Tell, now and then, of a save that neither ends nor fails, or does not get done with tidying up."""
+        if (self._is_saving or self._writer.busy) and self._clock() - self._late_s >= _LATE_S:
             late_s = self._clock() - self._policy.last_s
             self._late_s = self._clock()
             self._on_failed(
-                SaveFailed(step=self._begun_step, reason=f"is still being written after {late_s:.0f} s")
+                SaveFailed(step=self._begun_step, reason=f"its save has not ended after {late_s:.0f} s")
             )
 
     def settle(self, attempts: int = ATTEMPTS) -> None:

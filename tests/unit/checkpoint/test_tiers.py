@@ -86,6 +86,12 @@ def test_only_the_newest_two_steps_of_two_jobs_are_near(tiered: TieredStore, tmp
     assert kept == {(job, f"{step:012d}") for job in ("second", "third") for step in (2, 3)}
 
 
+def test_steps_that_a_job_has_gone_back_behind_are_not_near(tiered: TieredStore, tmp_path: Path) -> None:
+    for step in (5, 6, 2, 3):
+        saved(tiered, step)
+    assert {int(path.relative_to(tmp_path / "near").parts[3]) for path in near(tmp_path)} == {2, 3}
+
+
 def test_a_node_without_room_only_loses_speed(behind: Behind, tmp_path: Path) -> None:
     tiered = TieredStore(behind, tmp_path / "near")
     (tmp_path / "near" / "jobs").write_text("in the way")
