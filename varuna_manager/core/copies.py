@@ -119,12 +119,27 @@ def retire(change: Change, job: Job) -> None:
         if is_part or _is_open(node):
             others = without(change.job(job.job).holders, name)
             change.put_job(replace(change.job(job.job), holders={**others, name: left} if left else others))
-        if not is_part and _is_open(node):
-            change.do(
-                RetireCopies(
-                    node=name, incarnation=node.incarnation, job=job.job, generation=job.kept_generation
-                )
+        if not is_part:
+            _tell_to_retire(change, job, node)
+
+
+def retire_again(change: Change, node: Node) -> None:
+    """Tell a node that is back, or joined anew with its memory, once more: the first word may have been lost.
+
+    What it still holds of generations before would hold back its acknowledgement to its cloud for ever.
+    """
+    for job in change.state.iter_open():
+        if job.kept_generation and node.node in job.touched and node.node not in job.holders:
+            _tell_to_retire(change, job, node)
+
+
+def _tell_to_retire(change: Change, job: Job, node: Node) -> None:
+    if _is_open(node):
+        change.do(
+            RetireCopies(
+                node=node.node, incarnation=node.incarnation, job=job.job, generation=job.kept_generation
             )
+        )
 
 
 def lost(change: Change, node: str) -> None:

@@ -55,10 +55,11 @@ def _adopt_copies(change: Change, known: Node | None, event: NodeJoined) -> None
         copies.lost(change, event.node)
         return
     for job in list(change.state.jobs.values()):
-        if event.node in job.holders:
+        if event.node in job.holders or not job.is_over:
             job = change.put_job(replace(job, touched=job.touched | {event.node}))
             if job.is_over:
                 generations.send_forget(change, job, change.state.nodes[event.node])
+    copies.retire_again(change, change.state.nodes[event.node])
 
 
 def _new_node(change: Change, event: NodeJoined) -> Node:
@@ -93,6 +94,7 @@ def _on_back(change: Change, node: Node, event: NodeJoined) -> None:
     listed = {(r.job, r.generation): frozenset(r.ranks) for r in event.running}
     for job in change.state.iter_open():
         _resume_job(change, job, node, listed)
+    copies.retire_again(change, node)
     warmth.forget(change, node)
     if was_awaited:
         _forget_again(change, node)

@@ -159,6 +159,29 @@ def test_a_durable_step_of_a_generation_that_keeps_no_copies_lets_older_ones_go(
     assert (sim.job("j").kept_generation, set(sim.job("j").holders)) == (generation, {"a", "c"})
 
 
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_a_word_to_drop_copies_that_was_lost_on_its_way_is_said_again_when_the_node_is_back(
+    *, is_fenced: bool
+) -> None:
+    sim = _pipeline("a", "b", "c")
+    sim.disconnect("b")
+    sim.fail("j", 0, Cause.WORKER_CRASH)
+    sim.rejoin("b")
+    generation = _run(sim).number
+    sim.feed(e.GenerationKept(at_s=sim.now_s, job="j", generation=generation, rank=0, step=3))
+    assert len(sim.all_of(a.RetireCopies)) == 1
+    if is_fenced:
+        sim.freeze("b")
+        sim.pass_time(60.0)
+        sim.thaw("b")
+    else:
+        sim.disconnect("b")
+        sim.rejoin("b")
+    told = sim.all_of(a.RetireCopies)
+    assert {(each.node, each.generation) for each in told} == {("b", generation)}  # type: ignore[union-attr]
+    assert len(told) >= 2
+
+
 def test_a_late_word_of_an_older_generation_retires_nothing_newer(sim: Sim) -> None:
     first = _run(sim).number
     sim.fail("j", 0, Cause.WORKER_CRASH)
