@@ -4,6 +4,7 @@ import argparse
 import datetime
 import gc
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,9 +66,12 @@ class Command:
     def _made(self, name: str, options: Options) -> Sequence[Case]:
         try:
             return self.cases[name](options)
-        except RankFailed as err:  # the other cases are still worth measuring
+        except Exception as err:  # the other cases are still worth measuring
+            if not isinstance(err, RankFailed):
+                traceback.print_exc()
             print(err, file=sys.stderr, flush=True)
-            return [Case(name=name, title="failed", settings=str(err).splitlines()[0], has_failed=True)]
+            reason = str(err).partition("\n")[0] or type(err).__name__
+            return [Case(name=name, title="failed", settings=reason, has_failed=True)]
 
     def _written(self, cases: Sequence[Case], given: argparse.Namespace, arguments: Sequence[str]) -> str:
         date = datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -4,7 +4,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from benchmarks import recovery_losses, recovery_manager, recovery_moves, recovery_notices, recovery_silence
+from benchmarks import (
+    recovery_layouts,
+    recovery_losses,
+    recovery_manager,
+    recovery_moves,
+    recovery_notices,
+    recovery_silence,
+)
 from benchmarks.command import Command, single
 from benchmarks.recovery_processes import marked
 
@@ -19,7 +26,7 @@ COMMAND = Command(
         "R2": single(recovery_losses.r2),
         "R3": single(lambda options: recovery_silence.r3(options, BUSY_MINUTES)),
         "R4": single(recovery_moves.r4),
-        "R5": single(recovery_moves.r5),
+        "R5": single(recovery_layouts.r5),
         "R6": single(recovery_notices.r6),
         "R7": single(recovery_manager.r7),
     },

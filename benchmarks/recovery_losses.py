@@ -23,13 +23,15 @@ def r1(options: Options) -> Case:
     case = Case(
         name="R1",
         title="SIGKILL of one of four workers, to the first newly committed step",
-        settings=f"{SUBJECT}; four replicas; ours on two nodes of two slots, torchrun with one agent and "
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, DCP every 10 steps; torchft with four replica groups",
+        settings=f"{SUBJECT}; ours on two nodes of two slots, in the layout that the planner chooses for "
+        "four ranks; torchrun with four replicas and one agent, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, DCP "
+        "every 10 steps; torchft with four replica groups",
     )
     tally, draw, python = Tally(options), random.Random(1), _torchft(case)
+    layouts: list[str] = []
     with Pool(nodes=2, slots=2) as pool:
         for _ in range(options.rounds(3)):
-            _ours_r1(pool, tally, draw)
+            layouts += _ours_r1(pool, tally, draw)
             _torchrun_r1(tally, draw)
             if python is not None:
                 _torchft_kills(python, tally, draw, replicas=4, kills=2)
@@ -40,19 +42,23 @@ def r1(options: Options) -> Case:
     ]
     if tally.has(TORCHFT):
         case.claims.append(tally.against(OURS, TORCHFT, 1.3))
+    case.notes.append(f"ours trained as {', '.join(sorted(set(layouts)))}")
     return finish(case, tally)
 
 
-def _ours_r1(pool: Pool, tally: Tally, draw: random.Random, kills: int = 4) -> None:
-    pool.submit(nodes="{min: 1, max: 4}", layout="{stages: 1, replicas: 4}")
-    life = pool.settle("1x4")
+def _ours_r1(pool: Pool, tally: Tally, draw: random.Random, kills: int = 4) -> list[str]:
+    """Return the layouts in which it trained."""
+    pool.submit(nodes="{min: 1, max: 2}")
+    life, layouts = pool.settle(""), []
     for _ in range(kills):
+        layouts.append(pool.status().layout)
         step_s = aim(pool.stamps, draw)
         load = ForeignLoad()
         recovery = pool.recovered(pool.kill_worker(draw))
         tally.keep(OURS, recovery, step_s, load)
-        life = pool.settle("1x4", after=life)
+        life = pool.settle("", after=life)
     pool.cancel()
+    return layouts
 
 
 def _torchrun_r1(tally: Tally, draw: random.Random) -> None:

@@ -105,7 +105,7 @@ def _in_a_start(pool: Pool, draw: random.Random, phase: JobPhase) -> Outcome:
 
 
 def _noticed(pool: Pool, node: str, in_s: float, newest: int | None = None) -> Outcome:
-    """Announce the end of a node and watch it until after that; up to `newest` steps were lost before."""
+    """Announce the end of a node and watch it until after that; a start is to lead beyond step `newest`."""
     was_running = bool(pool.stamps) and newest is None
     begun_s = pool.notice(node, in_s)
     held = _held_until_the_end(pool, node, begun_s + in_s)
@@ -115,8 +115,7 @@ def _noticed(pool: Pool, node: str, in_s: float, newest: int | None = None) -> O
         pause_s = stall_s(seen, begun_s, seen[-1].at_s)
     else:
         pause_s = next(s.at_s for s in seen if s.at_s > begun_s and s.step > (newest or 0)) - begun_s
-    lost = stamps.replayed(seen, begun_s) if newest is None else 0
-    return Outcome(pause_s=pause_s, lost_steps=lost, held_ranks=held)
+    return Outcome(pause_s=pause_s, lost_steps=stamps.replayed(seen, begun_s), held_ranks=held)
 
 
 def _held_until_the_end(pool: Pool, node: str, end_s: float) -> bool:

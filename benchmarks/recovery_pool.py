@@ -27,6 +27,7 @@ MANY_STEPS = 1_000_000
 _SLOT_BYTES = 2 << 30
 _JOB = {
     "name": "recovery",
+    "workdir": "job",
     "entrypoint": "train.py",
     "batch_size": "8",
     "micro_batch_size": "2",
@@ -49,6 +50,8 @@ class Pool:
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="vrng-"))
         self.home = Home(self.folder / "home")
+        self.script, self.job_file = self.folder / "job", self.folder / "job.yaml"
+        self._stamps = self.folder / "stamps"
         self._machines = LocalMachines(self.home, command=command)
         self._nodes, self._slots, self._memory_bytes, self._settings = nodes, slots, memory_bytes, settings
         self.job = ""
@@ -70,17 +73,18 @@ class Pool:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def submit(self, **lines: str) -> None:
-        """Submit the subject with these lines in its job file; its stamps begin anew."""
-        folder = self.folder / "job"
-        shutil.rmtree(folder, ignore_errors=True)
-        self._stamps = self.folder / f"stamps-{time.monotonic_ns()}"
-        folder.mkdir()
+        """Submit the subject with these lines in its job file; its stamps begin anew.
+
+        Its environment and its files are always the same, so that a pool measures a profile only once.
+        """
+        self._stamps.unlink(missing_ok=True)
+        self.script.mkdir(exist_ok=True)
         for name in ("subject.py", "train.py"):
-            shutil.copy(JOB / name, folder)
+            shutil.copy(JOB / name, self.script)
         environment = f'{{STAMPS: "{self._stamps}"}}'
         content = {**_JOB, "steps": str(MANY_STEPS), "env": environment, **lines}
-        (folder / "job.yaml").write_text("".join(f"{key}: {value}\n" for key, value in content.items()))
-        self.job = self._varuna("submit", str(folder / "job.yaml")).split()[-1]
+        self.job_file.write_text("".join(f"{key}: {value}\n" for key, value in content.items()))
+        self.job = self._varuna("submit", str(self.job_file)).split()[-1]
 
     def cancel(self) -> None:
         """End the job and wait until nothing of it runs."""
@@ -206,6 +210,11 @@ class Pool:
         begun_s = time.monotonic()
         self._machines.notice(node, in_s)
         return begun_s
+
+    def export(self, step: int, to: Path) -> None:
+        """Write the weights of a durable step as a file for `torch.load`."""
+        words = ("--step", str(step), "--to", str(to), "--format", "torch")
+        self._varuna("checkpoint", "export", self.job, *words)
 
     def revive_manager(self) -> None:
         """Start the manager again where it was."""

@@ -2,21 +2,18 @@
 
 import random
 import signal
-import subprocess
-import sys
 import time
 
-from benchmarks import recovery_stamps as stamps
+from benchmarks import silence
 from benchmarks.measure import Case, Claim, Spread
 from benchmarks.options import Options
 from benchmarks.recovery_losses import SUBJECT
 from benchmarks.recovery_network import Network
 from benchmarks.recovery_pool import Pool
-from benchmarks.recovery_processes import ForeignLoad, kill, tree, until
+from benchmarks.recovery_processes import ForeignLoad, kill, tree
 from benchmarks.recovery_tally import Tally, aim, finish
 
 FROZEN, CUT = "ours, SIGSTOP of a node", "ours, link of a node down"
-NUM_BUSY = 2
 JOB = {"nodes": "{min: 1, max: 2}", "layout": "{stages: 1}"}
 
 
@@ -25,15 +22,16 @@ def r3(options: Options, minutes: float) -> Case:
     case = Case(
         name="R3",
         title="silent loss of a node, to the first newly committed step; false verdicts",
-        settings=f"{SUBJECT}; two replicas on two nodes; {NUM_BUSY} busy cores for {minutes:g} minutes",
+        settings=f"{SUBJECT}; two replicas on two nodes; false verdicts: `benchmarks.silence` for "
+        f"{minutes:g} minutes",
     )
     tally, draw = Tally(options), random.Random(3)
     rounds = options.rounds(2)
     with Pool(nodes=2) as pool:
         two_trainings = _frozen(pool, tally, draw, rounds)
-        false_verdicts = _busy(pool, options, minutes)
     with Network(2) as network:
         _cut(network, tally, draw, rounds)
+    false_verdicts = _busy(case, options, minutes)
     case.claims += [
         *tally.within(FROZEN, 2.0),
         *tally.within(CUT, 2.0),
@@ -65,24 +63,14 @@ def _frozen(pool: Pool, tally: Tally, draw: random.Random, rounds: int) -> int:
     return found
 
 
-def _busy(pool: Pool, options: Options, minutes: float) -> int:
-    """Return how many generations were ended while others kept every core busy."""
-    pool.submit(**JOB)
-    life = pool.settle("1x2")
-    loads = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(NUM_BUSY)]
-    try:
-        time.sleep(minutes * 60.0)
-        count = len(pool.stamps)
-        until(lambda: len(pool.stamps) > count, "a step beside busy cores", 60.0)
-        step_s = stamps.usual_step_s(pool.stamps, life)
-    finally:
-        for process in loads:
-            process.kill()
-            process.wait()
-    found = pool.status().generation - life
-    options.say(f"     {found} verdicts in {minutes:g} minutes beside busy cores, a step {step_s:.3f} s")
-    pool.cancel()
-    return found
+def _busy(case: Case, options: Options, minutes: float) -> int:
+    """Return the false verdicts beside busy cores; it is a job of its own, on four nodes."""
+    found = silence.measured(minutes=minutes)
+    count = int(str(found["false_verdicts"]))
+    text = f"{count} false verdicts in {minutes:g} minutes beside busy cores, in {found['steps']} steps"
+    options.say(f"     {text}")
+    case.notes.append(text + (f": {found['first']}" if count else ""))
+    return count
 
 
 def _cut(network: Network, tally: Tally, draw: random.Random, rounds: int) -> None:

@@ -66,6 +66,13 @@ def pauses_s(stamps: Sequence[Stamp], from_s: float, until_s: float) -> list[flo
     return [b.at_s - a.at_s for a, b in pairwise(_new_steps(stamps)) if from_s <= b.at_s <= until_s]
 
 
+def switch_s(stamps: Sequence[Stamp], life: int) -> float:
+    """Return the time from the last new step before a life to the first new one of it."""
+    steps = _new_steps(stamps)
+    first = next(index for index, stamp in enumerate(steps) if stamp.life == life)
+    return steps[first].at_s - steps[first - 1].at_s
+
+
 def replayed(stamps: Sequence[Stamp], from_s: float) -> int:
     """Return how many steps were made again after a moment: all that a life before had committed."""
     newest, found = -1, 0

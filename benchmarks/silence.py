@@ -44,6 +44,16 @@ def busy_cores(count: int) -> Iterator[None]:
             process.wait()
 
 
+def measured(*, nodes: int = 4, minutes: float = 10.0, chance: float = 0.1) -> dict[str, object]:
+    """Train for so long on a pool of its own and return what was found; `chance`: as on the command line."""
+    folder = Path(tempfile.mkdtemp(prefix="varuna-silence-"))
+    try:
+        with pool(folder / "home") as lent:
+            return train(lent, folder / "job", nodes=nodes, minutes=minutes, chance=chance)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def train(lent: Pool, folder: Path, *, nodes: int, minutes: float, chance: float) -> dict[str, object]:
     """Train for so long and return what was said meanwhile that should not have been."""
     lent.up(nodes)
@@ -78,14 +88,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--chance", type=float, default=0.1, help="that a micro-batch holds the lock")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="varuna-silence-"))
-    try:
-        with pool(folder / "home") as lent:
-            found = train(
-                lent, folder / "job", nodes=options.nodes, minutes=options.minutes, chance=options.chance
-            )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    found = measured(nodes=options.nodes, minutes=options.minutes, chance=options.chance)
     print(json.dumps(found, indent=2))
     return min(100, int(str(found["false_verdicts"])))
 

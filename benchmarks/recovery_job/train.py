@@ -3,6 +3,7 @@
 import os
 
 import subject
+import torch
 
 import varuna_runtime as varuna
 
@@ -20,3 +21,5 @@ if __name__ == "__main__":
             )
         ],
     )
+    if "WEIGHTS" in os.environ:
+        torch.save(dict(result.state), os.environ["WEIGHTS"])

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.recovery_stamps import Stamp, losses, pauses_s, read, recovery, replayed, usual_step_s
+from benchmarks.recovery_stamps import (
+    Stamp,
+    losses,
+    pauses_s,
+    read,
+    recovery,
+    replayed,
+    switch_s,
+    usual_step_s,
+)
 from benchmarks.recovery_tally import percentile
 
 
@@ -41,6 +50,11 @@ def test_steps_made_again_are_counted_after_a_moment() -> None:
 def test_pauses_are_between_new_steps_only() -> None:
     seen = made((1.0, 1, 1), (2.0, 2, 1), (3.0, 1, 2), (4.0, 2, 2), (6.0, 3, 2), (7.0, 4, 2))
     assert pauses_s(seen, 2.5, 6.5) == [4.0]
+
+
+def test_a_switch_ends_with_the_first_step_that_is_new() -> None:
+    seen = made((1.0, 1, 1), (2.0, 2, 1), (3.0, 2, 2), (4.5, 3, 2), (5.0, 4, 2))
+    assert switch_s(seen, 2) == 2.5
 
 
 def test_replicas_that_stamp_one_step_together_count_once() -> None:
