@@ -1,7 +1,6 @@
 """R5: a job changes its layout."""
 
 from collections.abc import Iterable
-from itertools import pairwise
 
 from benchmarks.measure import Case, Claim, Row, Spread
 from benchmarks.options import Options
@@ -73,8 +72,8 @@ def r5(options: Options) -> Case:
     )
     morphs = Morphs(options)
     with Pool(nodes=4) as pool:
-        _counts(pool, morphs, "{replicas: 1}", ("4x1", "3x1", "2x1", "4x1"))
-        _counts(pool, morphs, "{stages: 1}", ("1x4", "1x3", "1x2", "1x4"))
+        _counts(pool, morphs, "{replicas: 1}")
+        _counts(pool, morphs, "{stages: 1}")
         morphs.compare()
     with Pool(nodes=4, memory_bytes=QUARTER) as pool:
         _memories(pool, morphs, (HALF, QUARTER))
@@ -92,19 +91,18 @@ def r5(options: Options) -> Case:
     return case
 
 
-def _counts(pool: Pool, morphs: Morphs, pinned: str, layouts: tuple[str, ...]) -> None:
-    """Train on so many nodes as each layout has ranks, one after another."""
+def _counts(pool: Pool, morphs: Morphs, pinned: str) -> None:
+    """Train on four nodes, on fewer, and on four again, in what the planner makes of them."""
     pool.submit(**BITS, layout=pinned)
-    life = pool.settle(layouts[0])
-    for before, layout in pairwise(layouts):
-        change = _num_ranks(layout) - _num_ranks(before)
-        if change > 0:
-            pool.add(change)
-        leaving = pool.members()[:-change] if change < 0 else []
-        for node in leaving:
-            pool.drain(node)
-        life = pool.settle(layout, after=life)
-        morphs.keep(pool, life, before, "nodes join" if change > 0 else "a node leaves")
+    life = pool.settle("")
+    full = layout = pool.status().layout
+    for _ in range(2):
+        pool.drain(pool.members()[0])
+        life = pool.settle("", after=life)
+        layout = morphs.keep(pool, life, layout, "a node leaves")
+    pool.add(2)
+    life = pool.settle(full, after=life)
+    morphs.keep(pool, life, layout, "nodes join")
     morphs.finish(pool, life)
 
 
@@ -135,11 +133,6 @@ def _await_warm(pool: Pool, nodes: list[str]) -> None:
             return False
 
     until(are_warm, f"{', '.join(nodes)} to be warm", WARM_WITHIN_S)
-
-
-def _num_ranks(layout: str) -> int:
-    stages, replicas = map(int, layout.split("x"))
-    return stages * replicas
 
 
 def _none(text: str, count: int) -> Claim:

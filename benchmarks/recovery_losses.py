@@ -30,7 +30,7 @@ def r1(options: Options) -> Case:
     tally, draw, python = Tally(options), random.Random(1), _torchft(case)
     layouts: list[str] = []
     with Pool(nodes=2, slots=2) as pool:
-        for _ in range(options.rounds(3)):
+        for _ in range(options.rounds(2)):
             layouts += _ours_r1(pool, tally, draw)
             _torchrun_r1(tally, draw)
             if python is not None:
@@ -46,7 +46,7 @@ def r1(options: Options) -> Case:
     return finish(case, tally)
 
 
-def _ours_r1(pool: Pool, tally: Tally, draw: random.Random, kills: int = 4) -> list[str]:
+def _ours_r1(pool: Pool, tally: Tally, draw: random.Random, kills: int = 6) -> list[str]:
     """Return the layouts in which it trained."""
     pool.submit(nodes="{min: 1, max: 2}")
     life, layouts = pool.settle(""), []

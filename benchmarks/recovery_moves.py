@@ -29,7 +29,7 @@ def r4(options: Options) -> Case:
     with Pool(nodes=1) as pool:
         pool.submit(nodes="{min: 1, max: 2}", layout="{stages: 1}")
         life = pool.settle("1x1")
-        for _ in range(options.rounds(3)):
+        for _ in range(options.rounds(2)):
             time.sleep(REST_S)
             load, begun_s = ForeignLoad(), time.monotonic()
             (newcomer,) = pool.add()
