@@ -1,6 +1,7 @@
 """The newest complete step is found whatever else lies in the store."""
 
 import hashlib
+import json
 from dataclasses import replace
 
 import pytest
@@ -215,6 +216,15 @@ def test_every_changed_byte_of_a_manifest_is_noticed(store: Store) -> None:
         found = scan(store, "job", verify=False).manifest
         assert found is not None
         assert found.step == 10 or found == wanted  # where the name of a default value changed
+
+
+def test_a_manifest_of_a_version_that_had_fewer_fields_is_read(store: Store) -> None:
+    plain = json.loads(store.get(manifest_key("job", 20)))
+    del plain["tied"], plain["trainer"]["evaluations"]
+    text = json.dumps(plain | {"sha256": ""}, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    store.put(manifest_key("job", 20), text.replace('"sha256":""', f'"sha256":"{digest}"', 1).encode())
+    assert manifest(store, 20).tied == ()
 
 
 def test_a_step_of_the_first_format_is_read_and_verified(store: Store) -> None:
