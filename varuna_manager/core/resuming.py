@@ -18,6 +18,10 @@ def resume(change: Change, job: Job, run: Run) -> None:
         job = change.put_job(replace(job, distrusts_copies=not run.is_from_store))
         _failed(change, job, f"no state that every rank can load: {copies.offered(run.loadable)}")
         return
+    is_doubtful = job.failed_starts >= generations.DOUBTFUL_STARTS
+    if version.step < (job.durable_step or 0) > (run.resume_step or 0) and not is_doubtful:
+        _failed(change, job, f"step {job.durable_step} is durable, of which not all ranks knew")
+        return
     if job.durable_step and version.step == 0:
         _failed(change, job, f"the store has lost step {job.durable_step}, which was durable")
         return

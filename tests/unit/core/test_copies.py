@@ -115,6 +115,19 @@ def test_a_damaged_durable_step_is_gone_behind_after_starts_in_which_ranks_relie
     assert _run(sim).resume == sound
 
 
+def test_ranks_do_not_go_back_behind_a_durable_step_that_only_one_of_them_found(sim: Sim) -> None:
+    """Whoever told of it was lost with its node; the other rank saw copies, and did not look."""
+    older = Version(step=2, generation=0)
+    _starting(sim, (STORE, older), (Version(step=3, generation=2), older))
+    assert _run(sim).resume is None
+    sim.pass_time(1.0)
+    assert {each.resume_step for each in sim.all_of(a.StartRanks)[-2:]} == {STORE.step}  # type: ignore[union-attr]
+    prepared = [w[2] for w in sim.waiting if isinstance(w[2], e.RankPrepared)]
+    for event in prepared:  # all knew of it now; one cannot read it
+        sim.feed(replace(event, loaded=older, loadable=(older, STORE)[: 1 + event.rank]))
+    assert _run(sim).resume == older
+
+
 def test_what_a_rank_has_in_memory_is_not_durable(sim: Sim) -> None:
     _starting(sim, (Version(step=3, generation=2), INITIAL), (Version(step=3, generation=2), INITIAL))
     assert (sim.job("j").durable_step, sim.job("j").reached) == (None, 3)
