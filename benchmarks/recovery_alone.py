@@ -56,8 +56,7 @@ def _differing(exported: Path, saved: Path) -> int:
     )
 
 
-def durable_since(pool: Pool, life: int) -> int | None:
-    """Return the newest durable step if a life made it."""
-    step = pool.status().durable_step
+def durable_since(pool: Pool, life: int) -> bool:
+    """Whether the newest durable step is one that a life made."""
     own: list[Stamp] = [stamp for stamp in pool.stamps if stamp.life == life]
-    return step if own and step >= own[0].step else None
+    return bool(own) and pool.status().durable_step >= own[0].step

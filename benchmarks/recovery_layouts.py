@@ -43,12 +43,10 @@ class Morphs:
         return layout
 
     def finish(self, pool: Pool, life: int) -> None:
-        """End the job once a step of its last life is durable, which it will be compared at."""
-        until(lambda: durable_since(pool, life) is not None, "a durable step", WARM_WITHIN_S)
-        step = durable_since(pool, life)
-        assert step is not None
-        self._runs.append(Alone(pool, step))
-        pool.cancel()
+        """End the job once a step of its last life is durable; it is compared at the newest such step."""
+        until(lambda: durable_since(pool, life), "a durable step", WARM_WITHIN_S)
+        pool.cancel()  # before the export: a job that goes on deletes old steps
+        self._runs.append(Alone(pool, pool.status().durable_step))
 
     def compare(self) -> None:
         """Train all jobs of a pool anew without a disturbance, and count what differs."""
