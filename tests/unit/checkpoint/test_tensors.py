@@ -23,7 +23,7 @@ from varuna_runtime.spec.manifest import Manifest
 from varuna_runtime.store import Store, open_store
 from varuna_runtime.store.objects import ObjectStore
 
-LABEL = ShardLabel(job="job", step=7, generation=2, segment=3, part=1)
+LABEL = ShardLabel(job="job", step=1, generation=2, segment=3, part=1)
 
 
 def read_of(store: Store) -> Manifest:
