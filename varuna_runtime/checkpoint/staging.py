@@ -72,7 +72,9 @@ def _side_stream(pairs: Sequence[Pair]) -> "torch.cuda.Stream | None":
 
 def _copy(pairs: Sequence[Pair], stream: "torch.cuda.Stream | None") -> None:
     with torch.no_grad(), torch.cuda.stream(stream):
-        for target, source in pairs:
-            target.copy_(source.detach(), non_blocking=stream is not None)
+        targets = [target for target, _ in pairs]
+        sources = [source.detach() for _, source in pairs]
+        if targets:  # in one call: a thread that asks for Python's lock after each tensor waits long for it
+            torch._foreach_copy_(targets, sources, non_blocking=stream is not None)
     if stream is not None:
         stream.synchronize()
