@@ -36,9 +36,7 @@ def chosen_buddies(state: State, job: Job, plan: Plan) -> dict[int, tuple[str, .
     """Return, by rank, the nodes with a vault that keep a copy of its state beside its own."""
     domains = {name: state.nodes[name].domain for name in plan.nodes}
     able = _with_vault(state, plan.nodes)
-    wanted = buddies(plan, domains, is_shared=job.spec.shard_optimizer)
-    found = {rank: tuple(name for name in names if name in able) for rank, names in wanted.items()}
-    return {rank: names for rank, names in found.items() if names}
+    return buddies(plan, domains, able=able, is_shared=job.spec.shard_optimizer)
 
 
 def _vault(node: Node) -> Vault:

@@ -91,24 +91,28 @@ def newest_common(offered: Iterable[Collection[Version]]) -> Version | None:
     return max(common) if common else None
 
 
-def buddies(plan: Plan, domains: Mapping[str, str], *, is_shared: bool) -> dict[int, tuple[str, ...]]:
+def buddies(
+    plan: Plan, domains: Mapping[str, str], *, able: Collection[str], is_shared: bool
+) -> dict[int, tuple[str, ...]]:
     """Return, by rank, the nodes that keep a copy of its state beside its own; ranks without are left out.
 
     The state of a stage is to be on two nodes, on three where it has three or more replicas: so any single
     loss, and with three replicas any two, leave a copy. Replicas on different nodes count where each holds
     the whole (`is_shared` is false). Others are taken by fewest copies so far, another domain first, then
-    in the plan's order from the rank's own node on. `domains` gives the zone of each node.
+    in the plan's order from the rank's own node on. `domains` gives the zone of each node, `able` are those
+    with a vault: no other holds a copy, and a rank elsewhere has none to send.
     """
-    nodes = list(plan.nodes)
+    nodes = [node for node in plan.nodes if node in able]
     load = dict.fromkeys(nodes, 0)
     wanted = min(len(nodes), 3 if plan.layout.replicas >= 3 else 2)
     found: dict[int, tuple[str, ...]] = {}
     for rank in range(plan.layout.world_size):
         own = plan.placement[rank].node
         stage = plan.layout.stage_of(rank)
-        peers = [plan.layout.rank(stage=stage, replica=d) for d in range(plan.layout.replicas)]
-        if not is_shared and rank != peers[0]:
-            continue  # equal bits: one replica of a stage sends for all
+        replicas = (plan.layout.rank(stage=stage, replica=d) for d in range(plan.layout.replicas))
+        peers = [peer for peer in replicas if plan.placement[peer].node in able]
+        if rank not in peers if is_shared else rank not in peers[:1]:
+            continue  # it has nothing to send; or equal bits: one replica of a stage sends for all
         holders = [own] if is_shared else list(dict.fromkeys(plan.placement[p].node for p in peers))
         start = nodes.index(own)
         others = [node for node in nodes[start + 1 :] + nodes[:start] if node not in holders]

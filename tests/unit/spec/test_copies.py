@@ -62,7 +62,7 @@ def test_losses_of_nodes_leave_a_copy(
 ) -> None:
     plan = plan_on(stages, replicas, [f"n{i:02d}" for i in range(num_nodes)])
     domains = {node: f"zone-{i % num_domains}" for i, node in enumerate(plan.nodes)}
-    kept = buddies(plan, domains, is_shared=is_shared)
+    kept = buddies(plan, domains, able=plan.nodes, is_shared=is_shared)
     num_losses = min(len(plan.nodes) - 1, 2 if replicas >= 3 else 1)
     for lost in combinations(plan.nodes, num_losses):
         for stage in range(stages):
@@ -75,9 +75,24 @@ def test_losses_of_nodes_leave_a_copy(
 
 def test_a_buddy_in_another_zone_is_preferred() -> None:
     plan = plan_on(2, 1, ["a", "b", "c"][:2])
-    assert buddies(plan, {}, is_shared=False) == {0: ("b",), 1: ("a",)}
+    assert buddies(plan, {}, able=plan.nodes, is_shared=False) == {0: ("b",), 1: ("a",)}
     four = plan_on(4, 1, ["a", "b", "c", "d"])
     zones = {"a": "x", "b": "x", "c": "y", "d": "y"}
-    kept = buddies(four, zones, is_shared=False)
+    kept = buddies(four, zones, able=four.nodes, is_shared=False)
     assert all(zones[kept[r][0]] != zones[four.placement[r].node] for r in range(4))
     assert len(set(kept.values())) == 4
+
+
+def test_a_node_without_a_vault_is_nobodys_buddy_and_another_takes_its_place() -> None:
+    four = plan_on(4, 1, ["a", "b", "c", "d"])
+    kept = buddies(four, {}, able={"a", "c", "d"}, is_shared=False)
+    assert kept.keys() == {0, 2, 3}
+    assert all(set(names) <= {"a", "c", "d"} for names in kept.values())
+
+
+def test_a_replica_on_a_node_without_a_vault_counts_for_no_copy() -> None:
+    pair = plan_on(1, 2, ["a", "b", "c"])
+    assert buddies(pair, {}, able={"b"}, is_shared=False) == {}
+    three = plan_on(2, 2, ["a", "b", "c", "d"])
+    kept = buddies(three, {}, able={"b", "c", "d"}, is_shared=False)
+    assert kept.keys() == {2}, "stage 0 is held by c alone; stage 1 by b and d"
