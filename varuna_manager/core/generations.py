@@ -93,7 +93,7 @@ def start_training(change: Change, job: Job, plan: Plan) -> None:
     why = f"layout {plan.layout} on {on}, predicted {plan.predicted_step_s:.3g} s a step"
     change.announce(What.PLANNED, why, job=job)
     resume = "the initial weights" if job.durable_step is None else f"step {job.durable_step}"
-    has_copies = job.run is not None and not job.run.is_from_store and copies.vaults(change.state, job)
+    has_copies = job.run is not None and copies.vaults(change.state, job)
     memory = "memory, or " if has_copies else ""
     change.announce(What.STARTED, f"from {memory}{resume}: {job.reason}", job=job)
 
@@ -109,14 +109,11 @@ def start(change: Change, job: Job, kind: GenerationKind, plan: Plan) -> Job:
         members={name: change.state.nodes[name].incarnation for name in plan.nodes},
         resume_step=_known_durable(job) if kind is GenerationKind.TRAIN else None,
         started_s=change.at_s,
-        is_from_store=job.distrusts_copies,
         buddies=copies.chosen_buddies(change.state, job, plan) if kind is GenerationKind.TRAIN else {},
     )
     hosts = {**job.hosts, **{name: Host(generation=number) for name in plan.nodes}}
     touched = job.touched | set(plan.nodes)
-    job = change.put_job(
-        replace(job, generation=number, run=run, hosts=hosts, touched=touched, distrusts_copies=False)
-    )
+    job = change.put_job(replace(job, generation=number, run=run, hosts=hosts, touched=touched))
     for name in plan.nodes:
         send_start(change, job, run, name)
     return job
@@ -146,7 +143,7 @@ def send_start(change: Change, job: Job, run: Run, node: str) -> None:
             bundle=job.bundle,
             ranks=run.plan.ranks_on(node),
             resume_step=run.resume_step,
-            vaults=copies.vaults(change.state, job) if is_training and not run.is_from_store else (),
+            vaults=copies.vaults(change.state, job) if is_training else (),
             buddies=copies.buddies_on(change.state, run, node),
         )
     )

@@ -15,7 +15,6 @@ def resume(change: Change, job: Job, run: Run) -> None:
     job = with_durable(change, job, copies.durable_step(run.loadable))
     version = newest_common(run.loadable.values())
     if version is None:
-        job = change.put_job(replace(job, distrusts_copies=not run.is_from_store))
         _failed(change, job, f"no state that every rank can load: {copies.offered(run.loadable)}")
         return
     is_doubtful = job.failed_starts >= generations.DOUBTFUL_STARTS

@@ -120,7 +120,6 @@ class Run:
     endpoints: Mapping[int, Endpoint] = field(default_factory=dict)  # of the prepared ranks
     loadable: Mapping[int, tuple[Version, ...]] = field(default_factory=dict)  # of each prepared rank
     resume: Version | None = None  # what all ranks of a TRAIN generation start from, once it is activated
-    is_from_store: bool = False  # its ranks were told of no vaults
     is_activated: bool = False
     replayed: int = 0  # committed steps before it that were announced as trained again
     ready: frozenset[int] = frozenset()
@@ -208,7 +207,6 @@ class Job:
     stopped_generation: int = 0  # the newest that left its last step in memory
     holders: Mapping[str, tuple[Holding, ...]] = field(default_factory=dict)  # by node, generations ascending
     kept_generation: int = 0  # newest whose state is in safe places: copied whole, or durable
-    distrusts_copies: bool = False  # the next start is from the store alone: with copies nothing was common
     keep_by_s: float | None = None  # until when copies of older generations are needed without its word
     failures: Mapping[Cause, int] = field(default_factory=dict)  # since the last durable progress
     fruitless: int = 0  # failed generations since the last durable progress

@@ -71,27 +71,14 @@ def test_a_start_without_a_common_version_fails_and_says_what_there_is(sim: Sim)
     assert "rank 0: step 3 of generation 2 in memory; rank 1: step 2 of generation 2 in memory" in why
 
 
-def test_after_a_start_without_a_common_version_the_next_is_from_the_store_alone_and_then_copies_count_again(
-    sim: Sim,
-) -> None:
-    """One rank has newer copies; the other can read only a durable step that the first did not look for."""
-    older = Version(step=2, generation=0)
-    told = []
-    _starting(sim, (Version(step=5, generation=2), STORE), (older,))
-    for offers in ((STORE, older), (older,)), ((STORE,), (older,)):
-        sim.pass_time(30.0)
-        told.append([each.vaults for each in sim.all_of(a.StartRanks)[-2:]])  # type: ignore[union-attr]
-        prepared = [w[2] for w in sim.waiting if isinstance(w[2], e.RankPrepared)]
-        sim.waiting.clear()
-        for event, offer in zip(prepared, offers, strict=True):
-            sim.feed(replace(event, loaded=offer[0], loadable=offer))
-        if _run(sim).resume == older:
-            break
-    assert told == [[(), ()]]
-    sim.release("prepare")
-    sim.fail("j", 0, Cause.WORKER_CRASH)
-    sim.pass_time(30.0)
+def test_after_a_start_without_a_common_version_the_copies_are_not_given_up(sim: Sim) -> None:
+    """A vault may only have been slow: what it holds is newer than anything the store has."""
+    newer = Version(step=5, generation=2)
+    _starting(sim, (newer, STORE), (Version(step=2, generation=0),))
+    sim.pass_time(10.0)
     assert all(each.vaults for each in sim.all_of(a.StartRanks)[-2:])  # type: ignore[union-attr]
+    _prepare(sim, (newer, STORE), (newer, STORE))
+    assert _run(sim).resume == newer
 
 
 def test_a_step_that_one_rank_found_in_the_store_is_durable_and_told_to_all_at_the_next_start(
