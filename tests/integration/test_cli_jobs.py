@@ -115,10 +115,17 @@ def test_plan_shows_stages_placement_and_source(
 
 
 def test_plan_by_another_objective_is_made_anew_for_the_nodes_of_now(
-    varuna: Command, manager: ManagerProcess, finished: str, capsys: pytest.CaptureFixture[str]
+    varuna: Command,
+    manager: ManagerProcess,
+    client: Client,
+    finished: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     by_progress = ("plan", finished, "--objective", "progress")
-    with FakeAgent(manager.address):
+    with FakeAgent(manager.address) as agent:
+        eventually(
+            lambda: [(n.incarnation, n.state) for n in client.nodes()] == [(agent.incarnation, "READY")]
+        )
         assert varuna(*by_progress, "--loss-rate", "0.5", "--json") == 0
         why = json.loads(capsys.readouterr().out)["explanation"]
         assert why["objective"] == "progress"
