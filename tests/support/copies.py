@@ -156,7 +156,7 @@ class KeptFleet:
         ]
         self.kept: list[int] = []
         self.copying = [
-            Copying(engine, keeper, on_kept=self.kept.append)
+            Copying(engine, keeper, on_kept=self.kept.append, clock=self.clock)
             for engine, keeper in zip(fleet.engines, self.keepers, strict=True)
         ]
         self.wait()

@@ -33,6 +33,12 @@ def loads(kind: type[T], text: bytes | str) -> T:
     return value
 
 
+def make_ready(*kinds: type) -> None:
+    """Have these kinds ready, so that their first use costs no more than the others."""
+    for kind in kinds:
+        _adapter(cast(Hashable, kind))
+
+
 def _first_of(err: ValidationError) -> str:
     """Return one line about the first mistake: where it is and what is wrong with it."""
     first, *others = err.errors(include_url=False, include_context=False, include_input=False)

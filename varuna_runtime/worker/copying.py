@@ -7,27 +7,43 @@ from varuna_runtime.worker.keeping import Keeper
 from varuna_runtime.worker.signals import Drain, StepDone
 
 _PUSH_S = 30.0
+FIRST_AFTER_S = 1.0
+"""Where a generation starts is in copies, or durable, already: only a long first step is worth one more."""
 
 
 class Copying:
     """Every rank makes the same calls after the same steps."""
 
-    def __init__(self, engine: RankEngine, keeper: Keeper, *, on_kept: Callable[[int], None]) -> None:
-        """Begin with the step that the generation starts from.
+    def __init__(
+        self,
+        engine: RankEngine,
+        keeper: Keeper,
+        *,
+        on_kept: Callable[[int], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Follow the training from the step that the generation starts from.
 
         `on_kept` gets the first step of which every rank's copies are complete, once.
         """
-        self._engine, self._keeper, self._on_kept = engine, keeper, on_kept
+        self._engine, self._keeper, self._on_kept, self._clock = engine, keeper, on_kept, clock
         self._first_step = engine.step
+        self._first_state = engine.state() if engine.step else None  # until it is kept, or out of date
+        self._first_due_s = clock() + FIRST_AFTER_S
         self._is_safe = False
         engine.keep_by(lambda: keeper.says)
-        if engine.step:
-            keeper.begin()
-        else:
+        if not engine.step:
             keeper.starts()
+
+    def look(self) -> None:
+        """Within a step: keep what the generation started from, if its first step takes long."""
+        if self._first_state is not None and self._clock() >= self._first_due_s:
+            self._keeper.begin(self._first_state)
+            self._first_state = None
 
     def follow(self, done: StepDone) -> None:
         """Act on a committed step: keep it if all ranks do; drop what is older than this generation."""
+        self._first_state = None
         if done.keep:
             self._keeper.begin()
         if done.recoverable >= self._first_step and self._retire():

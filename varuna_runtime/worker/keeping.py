@@ -236,12 +236,15 @@ class Keeper:
         with self._changed:
             self._kept_step = self._engine.step
 
-    def begin(self) -> None:
-        """Copy the committed steps behind the training; no copy may be under way."""
+    def begin(self, state: EngineState | None = None) -> None:
+        """Copy the committed steps behind the training; no copy may be under way.
+
+        `state` is what they came to, where the next step has begun.
+        """
         if self._vault is None:
             return
         began_s = self._busy()  # a crowded machine makes no copy dearer
-        state = self._engine.state()
+        state = state or self._engine.state()
         places = arranged(state.segments)
         buffer = self._next_buffer(self._vault, size_of(places))
         if buffer is None:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -90,28 +89,38 @@ class _Kept:
         self._optimizer = optimizer
         self._is_known = f"{type(optimizer).__module__}.".startswith("torch.optim.")
         self._groups = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
-        self._found: dict[tuple[int, torch.Size, torch.dtype], State] = {}
+        self._found: dict[tuple[int, int, torch.dtype], State] = {}
 
     def of(self, held: Holding) -> State:
         """Return the state after a first step, tensors on the meta device; empty when it is not known."""
         number = self._groups.get(id(held.stepped))
         if not self._is_known or number is None:
             return {}
-        like = (number, held.stepped.shape, held.stepped.dtype)
+        like = (number, held.stepped.dim(), held.stepped.dtype)
         if like not in self._found:
             group = self._optimizer.param_groups[number]
             self._found[like] = _first_state(type(self._optimizer), group, held.stepped)
-        return self._found[like]
+        return {key: _resized(value, held.stepped.shape) for key, value in self._found[like].items()}
+
+
+_SMALL = 2  # so many elements in each dimension tell what is kept
 
 
 def _first_state(kind: Callable[..., Optimizer], group: Mapping[str, Any], like: nn.Parameter) -> State:
-    stand_in = nn.Parameter(torch.empty_like(like, device="meta"))
-    stand_in.grad = torch.empty_like(stand_in)
+    """Return what is kept of a small parameter."""
+    stand_in = nn.Parameter(like.new_zeros([_SMALL] * like.dim()))
+    stand_in.grad = torch.zeros_like(stand_in)
     made = kind([{**group, "params": [stand_in], "param_names": ["it"]}])
-    # Adafactor reads a number off the parameter, which meta tensors have none of; its state is there by then.
-    with suppress(RuntimeError, NotImplementedError):
-        made.step()
+    made.step()
     return {key: value for key, value in made.state.get(stand_in, {}).items() if value is not None}
+
+
+def _resized(value: object, shape: torch.Size) -> object:
+    """Return what is kept of a parameter of this shape where `value` is kept of a small one."""
+    if not isinstance(value, Tensor) or value.dim() != len(shape):
+        return value
+    sizes = [real if small == _SMALL else small for small, real in zip(value.shape, shape, strict=True)]
+    return value.new_empty(sizes, device="meta")
 
 
 def _mismatch(seen: object, wanted: object, shape: torch.Size | None) -> str:

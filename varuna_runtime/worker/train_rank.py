@@ -103,7 +103,7 @@ class TrainRank:
         self._vaults.stop_reading()
         keeper = self._vaults.keeper(self._engine)
         self._mailbox.before_exit = partial(keeper.wait_copied, _LAST_COPY_S)
-        self._copying = Copying(self._engine, keeper, on_kept=self._tell_kept)
+        self._copying = Copying(self._engine, keeper, on_kept=self._tell_kept, clock=clock.now_s)
         self._link.attach(self._group.join(self._device, on_silence=self._progress.peer_silent))
         self._saver = self._make_saver()
 
@@ -186,6 +186,7 @@ class TrainRank:
             self._engine.request(checkpoint=True)
         while not isinstance(signal := self._engine.advance(), StepDone | EvaluationDone):
             self._engine.request(drain=self._mailbox.drain_wish)
+            self._copying.look()
             if isinstance(signal, Waiting):
                 self._link.wait()
             elif self._engine.is_evaluating:

@@ -5,6 +5,7 @@ import pytest
 from tests.support import toys
 from tests.support.copies import KeptFleet, MemoryVault, keeper_of
 from tests.support.fleet import Fleet
+from varuna_runtime.worker.copying import FIRST_AFTER_S
 from varuna_runtime.worker.engine import Keeping
 from varuna_runtime.worker.keeping import RETRY_S, KeepPolicy, Line
 from varuna_runtime.worker.signals import Drain
@@ -29,15 +30,37 @@ def test_a_vault_keeps_the_last_two_steps() -> None:
     assert sorted(copy.version.step for copy in vault.inventory()) == [3, 4]
 
 
-def test_a_generation_that_goes_on_keeps_its_first_step_before_it_steps() -> None:
-    first, vault = fleet_of_one(), MemoryVault()
+def going_on(vault: MemoryVault) -> KeptFleet:
+    """Return a second generation, from step 2."""
+    first, second = fleet_of_one(), fleet_of_one()
     KeptFleet(first, [vault]).train(2)
-    second = fleet_of_one()
     second.resume(first.snapshot())
-    kept = KeptFleet(second, [vault], generation=2)
+    return KeptFleet(second, [vault], generation=2)
+
+
+def test_a_generation_that_goes_on_keeps_where_it_started_if_its_first_step_takes_long() -> None:
+    vault = MemoryVault()
+    kept = going_on(vault)
+    kept.copying[0].look()
+    assert {copy.version.generation for copy in vault.inventory()} == {1}
+    kept.clock.now_s = FIRST_AFTER_S
+    kept.copying[0].look()
+    kept.wait()
     assert kept.keepers[0].keeps(2)
-    assert vault.retired == [1], "the copies of the first generation are needed no more"
-    kept.train(1)
+    assert vault.retired == [1], "the copies of the first generation are needed still"
+    step = kept.train(1).steps[-1]
+    assert (step.recoverable, vault.retired) == (2, [1, 2])
+
+
+def test_where_a_generation_started_is_not_kept_after_its_first_step() -> None:
+    vault = MemoryVault()
+    kept = going_on(vault)
+    assert kept.train(1).steps[-1].recoverable == -1
+    kept.clock.now_s = FIRST_AFTER_S
+    kept.copying[0].look()
+    kept.wait()
+    assert kept.keepers[0].keeps(3)
+    assert kept.train(1).steps[-1].recoverable == 3
     assert vault.retired == [1, 2]
 
 
