@@ -185,6 +185,10 @@ class LateLink:
             if sum(map(len, self._early.values())) > num_early:
                 return
 
+    def wake(self) -> None:
+        """See Link."""
+        self._link.wake()
+
     def meanwhile(self, work: Callable[[], None]) -> None:
         """See Link; what is late would not be known there."""
 

@@ -1,5 +1,6 @@
 """What every Link promises, checked on the in-memory one, on torch.distributed and on our own connections."""
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from socket import socket
@@ -166,6 +167,21 @@ def test_a_message_that_arrives_between_two_polls_ends_the_wait(pair: Pair) -> N
         continue
     pair[1].wait()
     assert pair[1].poll(0, "first") is not None
+
+
+def test_a_wait_ends_when_it_is_woken_from_another_thread(pair: Pair) -> None:
+    """In memory nobody waits, so that there is nothing to wake."""
+    one, _ = pair
+    assert one.poll(1, "never") is None
+    one.wake()
+    if isinstance(one, MemoryLink):
+        return
+    one.wait()
+    assert one.poll(1, "never") is None
+    waiting = threading.Timer(0.05, one.wake)
+    waiting.start()
+    one.wait()
+    waiting.join()
 
 
 def test_a_rank_that_left_still_delivers_what_it_sent_and_then_counts_as_lost(pair: Pair) -> None:

@@ -19,13 +19,16 @@ class Copying:
         engine: RankEngine,
         keeper: Keeper,
         *,
+        is_held: bool = False,
         on_kept: Callable[[int], None],
         clock: Callable[[], float],
     ) -> None:
         """Follow the training from the step that the generation starts from.
 
-        `on_kept` gets the first step of which every rank's copies are complete, once.
+        Copies that are held wait for a `release`; see `committing`. `on_kept` gets the first step of which
+        every rank's copies are complete, once.
         """
+        self._is_held = is_held
         self._engine, self._keeper, self._on_kept, self._clock = engine, keeper, on_kept, clock
         self._first_step = engine.step
         self._first_state = engine.state() if engine.step else None  # until it is kept, or out of date
@@ -45,7 +48,7 @@ class Copying:
         """Act on a committed step: keep it if all ranks do; drop what is older than this generation."""
         self._first_state = None
         if done.keep:
-            self._keeper.begin()
+            self._keeper.begin(is_held=self._is_held)
         if done.recoverable >= self._first_step and self._retire():
             self._on_kept(done.recoverable)
 

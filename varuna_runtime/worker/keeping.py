@@ -190,11 +190,16 @@ class Keeper:
         *,
         clock: Callable[[], float],
         busy: Callable[[], float],
+        on_made: Callable[[], object] = lambda: None,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Without a vault nothing is ever kept. `busy` is the time that this thread had a processor."""
+        """Without a vault nothing is ever kept.
+
+        `busy` is the time that this thread had a processor; `on_made` is called, in another thread, whenever
+        `made_step` changed.
+        """
         self._engine, self._vault, self._buddies, self._owner = engine, vault, buddies, owner
-        self._clock, self._busy, self._pause = clock, busy, pause
+        self._clock, self._busy, self._on_made, self._pause = clock, busy, on_made, pause
         self._policy = KeepPolicy(last_s=clock())
         self._targets: dict[int, Targets] = {}  # by buffer
         self._full_vault: OwnMemory | None = None  # it had no room beside what older generations left
@@ -202,6 +207,8 @@ class Keeper:
         self._num_bytes = -1
         self._changed = threading.Condition()  # guards everything below
         self._is_busy = self._is_copying = False
+        self._made_step = -1
+        self._is_held = False  # the copy under way
         self._kept_step = -1
         self._whole_step = -1  # of which there are copies, too
 
@@ -221,6 +228,19 @@ class Keeper:
             can_drain=Drain.KEPT if is_able else Drain.DURABLE,
         )
 
+    @property
+    def made_step(self) -> int:
+        """The newest step that is copied here; a copy that is held counts, too. -1: none."""
+        with self._changed:
+            return self._made_step
+
+    def release(self) -> None:
+        """Let a copy that was begun as `held` count."""
+        with self._changed:
+            if self._is_held:
+                self._is_held, self._is_copying = False, self._is_busy
+                self._changed.notify_all()
+
     def keeps(self, step: int) -> bool:
         """Return whether the step's copies are complete, here and at every buddy."""
         with self._changed:
@@ -236,10 +256,11 @@ class Keeper:
         with self._changed:
             self._kept_step = self._engine.step
 
-    def begin(self, state: EngineState | None = None) -> None:
+    def begin(self, state: EngineState | None = None, *, is_held: bool = False) -> None:
         """Copy the committed steps behind the training; no copy may be under way.
 
-        `state` is what they came to, where the next step has begun.
+        `state` is what they came to, where the next step has begun. A copy that is held is none before
+        `release`, and never if this process ends first.
         """
         if self._vault is None:
             return
@@ -252,6 +273,7 @@ class Keeper:
         with self._changed:
             assert not self._is_busy, "the last copy is under way"
             self._is_busy = self._is_copying = True
+            self._is_held = is_held
         self._policy.begun(self._clock())
         record = self._record(places, state.trainer, state.segments)
         sources = (state.segments[place.segment][place.name] for place in places)
@@ -340,20 +362,32 @@ class Keeper:
     def _complete(self, buffer: Buffer, record: CopyRecord) -> None:
         """In the copying thread, once all bytes are there."""
         step = record.copy.version.step
+        self._wait_released(step)
         try:
             buffer.seal(record)
         except _FAULTS as err:
             self._give_up(str(err))
             return
         with self._changed:
-            self._is_copying = False
+            self._made_step, self._is_copying = step, False
             self._changed.notify_all()
+        self._on_made()
         memory = buffer.memory[: record.copy.num_bytes]
         is_whole = self._hand_out(record, memory)
         with self._changed:
             self._kept_step = self._whole_step = step if is_whole else -1
             self._is_busy = False
             self._changed.notify_all()
+
+    def _wait_released(self, step: int) -> None:
+        with self._changed:
+            if not self._is_held:
+                return
+            self._made_step, self._is_copying = step, False
+            self._changed.notify_all()
+        self._on_made()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_held)
 
     def _hand_out(self, record: CopyRecord, memory: memoryview) -> bool:
         """Return whether every buddy keeps the copy.
@@ -379,6 +413,6 @@ class Keeper:
     def _give_up(self, reason: str) -> None:
         print(f"varuna: no copies are kept here: {reason}", flush=True)  # noqa: T201
         with self._changed:
-            self._vault, self._kept_step, self._whole_step = None, -1, -1
+            self._vault, self._made_step, self._kept_step, self._whole_step = None, -1, -1, -1
             self._is_busy = self._is_copying = False
             self._changed.notify_all()

@@ -36,15 +36,14 @@ class Progress:
             self._changed.notify_all()
 
     def step_begins(self, step: int) -> None:
-        """From now on beats tell how long this step has been running."""
+        """From now on beats tell how long the step after `step` committed ones has been running."""
         with self._changed:
             self._step, self._step_since_s = step, clock.now_s()
 
-    def step_ends(self, done: common_pb2.StepDone) -> None:
-        """Queue the committed step."""
+    def step_ends(self) -> None:
+        """Between this and the next beginning no step is running."""
         with self._changed:
-            self._step, self._step_since_s = done.step + 1, None
-        self.tell(worker_pb2.WorkerProgress(step=done))
+            self._step_since_s = None
 
     def peer_silent(self, silence: Silence) -> None:
         """Queue that a peer fell silent, or is heard again."""

@@ -1,5 +1,6 @@
 """One rank of a training generation: engine, checkpoints, drain, last word."""
 
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from typing import cast
@@ -11,11 +12,13 @@ from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec import canonical
 from varuna_runtime.spec.copies import Version
 from varuna_runtime.spec.manifest import Ending, ending_key, manifest_key
+from varuna_runtime.spec.reports import Report
 from varuna_runtime.store import open_store
 from varuna_runtime.wire.v1 import common_pb2, worker_pb2
 from varuna_runtime.worker import clock
 from varuna_runtime.worker.agreeing import agreed_version
 from varuna_runtime.worker.callbacks import Callbacks
+from varuna_runtime.worker.committing import Committing
 from varuna_runtime.worker.copying import Copying
 from varuna_runtime.worker.engine import RankEngine
 from varuna_runtime.worker.failing import fault_of
@@ -74,6 +77,8 @@ class TrainRank:
         self._start: Start
         self._saver: Saver
         self._copying: Copying
+        self._committing: Committing
+        self._last_look: Callable[[], object] = lambda: None
 
     def prepare(self) -> worker_pb2.PrepareReply:
         """Load the newest version there is: out of memory where that is as new as what is durable."""
@@ -101,10 +106,19 @@ class TrainRank:
         meeting = self._group.meet(list(request.endpoints))
         self._load(agreed_version(request, meeting, self._start.loadable))
         self._vaults.stop_reading()
-        keeper = self._vaults.keeper(self._engine)
-        self._mailbox.before_exit = partial(keeper.wait_copied, _LAST_COPY_S)
-        self._copying = Copying(self._engine, keeper, on_kept=self._tell_kept, clock=clock.now_s)
+        keeper = self._vaults.keeper(self._engine, on_made=self._link.wake)
+        layout = self._order.plan.layout
+        self._mailbox.before_exit = self._wait_copied = partial(keeper.wait_copied, _LAST_COPY_S)
+        self._committing = Committing(self._link, layout.world_size, keeper)
+        self._copying = Copying(
+            self._engine,
+            keeper,
+            is_held=layout.stage_of(self._order.rank) == 0,
+            on_kept=self._tell_kept,
+            clock=clock.now_s,
+        )
         self._link.attach(self._group.join(self._device, on_silence=self._progress.peer_silent))
+        self._last_look = self._committing.last_look
         self._saver = self._make_saver()
 
     def _load(self, version: Version) -> None:
@@ -127,6 +141,7 @@ class TrainRank:
         self._progress.tell(worker_pb2.WorkerProgress(active=self._active()))
         with closing(self._callbacks):
             drain = self._run_to_the_end()
+            self._tell_last()
         if drain:
             is_kept = self._copying.stops_in_memory(drain, lambda: self._mailbox.drain_wish)
             if not is_kept:
@@ -176,6 +191,7 @@ class TrainRank:
 
     def abandon(self, err: BaseException) -> None:
         """Tell the peers, then let a copy that is being made be finished."""
+        self._last_look()
         self._link.abort(fault_of(err, self._order.rank))
         self._mailbox.before_exit()
 
@@ -187,25 +203,38 @@ class TrainRank:
         while not isinstance(signal := self._engine.advance(), StepDone | EvaluationDone):
             self._engine.request(drain=self._mailbox.drain_wish)
             self._copying.look()
+            self._committing.look()
             if isinstance(signal, Waiting):
                 self._link.wait()
             elif self._engine.is_evaluating:
                 self._progress.step_begins(self._engine.step)  # it may be long: each part counts by itself
         took_s = clock.now_s() - began_s
         if isinstance(signal, StepDone):
+            self._progress.step_ends()
+            step = worker_pb2.WorkerProgress(step=told_step(signal, took_s, self._engine.busy))
+            self._committing.follow(signal, partial(self._tell, step, report_of(signal, took_s=took_s)))
             self._copying.follow(signal)
-        self._tell(signal, took_s)
+        else:
+            self._committing.tell_now()
+            self._tell_evaluation(signal, took_s)
         return signal
 
-    def _tell(self, done: StepDone | EvaluationDone, took_s: float) -> None:
-        if isinstance(done, StepDone):
-            self._progress.step_ends(told_step(done, took_s, self._engine.busy))
-        elif done.record is not None:  # from every rank, so that no node tells a later step before it
-            evaluation = told_evaluation(done.record, took_s)
-            self._progress.tell(worker_pb2.WorkerProgress(evaluation=evaluation))
-        report = report_of(done, took_s=took_s)
+    def _tell(self, message: worker_pb2.WorkerProgress, report: Report | None) -> None:
+        self._progress.tell(message)
         if report is not None:
             self._callbacks.tell(report)
+
+    def _tell_evaluation(self, done: EvaluationDone, took_s: float) -> None:
+        if done.record is not None:  # from every rank, so that no node tells a later step before it
+            evaluation = told_evaluation(done.record, took_s)
+            message = worker_pb2.WorkerProgress(evaluation=evaluation)
+            self._tell(message, report_of(done, took_s=took_s))
+
+    def _tell_last(self) -> None:
+        """No more steps follow that would have the last one told."""
+        if self._committing.is_copied:
+            self._engine.all_agree(self._wait_copied())
+        self._committing.tell_now()
 
     def _make_saver(self) -> Saver:
         writer = CheckpointWriter(

@@ -1,5 +1,6 @@
 """One rank's ways to copies: the vault of its node, those of others, and its buddies."""
 
+from collections.abc import Callable
 from functools import partial
 
 from varuna_runtime.spec.copies import Vault
@@ -37,7 +38,7 @@ class Vaults:
         own = OwnVault(self._own) if self._own is not None and self._order.may_have_copies else None
         return Copies(own, self._others, needed, first=self._order.rank)
 
-    def keeper(self, engine: RankEngine) -> Keeper:
+    def keeper(self, engine: RankEngine, *, on_made: Callable[[], object]) -> Keeper:
         """Return what keeps the rank's own copies."""
         layout = self._order.plan.layout
         owner = Owner(
@@ -49,7 +50,7 @@ class Vaults:
             is_shared=engine.is_shared,
         )
         lines = [Line(v.node, partial(self._connect, v), clock.now_s) for v in self._order.buddies]
-        return Keeper(engine, self._own, lines, owner, clock=clock.now_s, busy=clock.busy_s)
+        return Keeper(engine, self._own, lines, owner, clock=clock.now_s, busy=clock.busy_s, on_made=on_made)
 
     def stop_reading(self) -> None:
         """Nothing is loaded any more."""

@@ -268,3 +268,32 @@ def test_copies_are_taken_at_every_step_while_they_are_cheap_and_rarely_when_not
     policy.begun(2.0)
     assert not policy.is_due(90.0)
     assert policy.is_due(103.0)
+
+
+def test_a_copy_that_is_held_is_none_before_it_is_released() -> None:
+    fleet, vault, made = fleet_of_one(), MemoryVault(), threading.Event()
+    keeper = keeper_of(fleet, 0, vault, on_made=made.set)
+    fleet.train(1)
+    keeper.begin(is_held=True)
+    assert made.wait(60)
+    assert keeper.made_step == 1
+    assert keeper.wait_copied(0), "a process that ends now has nothing to finish"
+    assert vault.inventory() == ()
+    assert not keeper.keeps(1)
+    keeper.release()
+    assert keeper.wait_done(60)
+    assert [copy.version.step for copy in vault.inventory()] == [1]
+    assert keeper.keeps(1)
+
+
+def test_a_release_is_of_the_copy_under_way_and_no_other() -> None:
+    fleet, vault = fleet_of_one(), MemoryVault()
+    keeper = keeper_of(fleet, 0, vault)
+    fleet.train(1)
+    keeper.release()
+    keeper.begin(is_held=True)
+    assert not keeper.wait_done(0.1)
+    assert vault.inventory() == ()
+    keeper.release()
+    assert keeper.wait_done(60)
+    assert keeper.keeps(1)

@@ -14,7 +14,7 @@ def test_what_was_said_before_the_stream_came_is_streamed_in_order() -> None:
     progress = Progress(3)
     progress.tell(worker_pb2.WorkerProgress(ready=worker_pb2.WorkerReady()))
     progress.step_begins(0)
-    progress.step_ends(common_pb2.StepDone(step=0))
+    progress.tell(worker_pb2.WorkerProgress(step=common_pb2.StepDone(step=0)))
     progress.tell(finished())
     messages = list(progress.stream())
     assert kinds(messages) == ["ready", "step", "finished"]
@@ -35,6 +35,13 @@ def test_silence_is_filled_with_beats_that_tell_the_running_step() -> None:
     beat = next(progress.stream()).beat
     assert beat.step == 7
     assert beat.in_step_s > 0
+
+
+def test_no_step_is_running_between_two() -> None:
+    progress = Progress(1)
+    progress.step_begins(7)
+    progress.step_ends()
+    assert next(progress.stream()).beat.in_step_s == 0.0
 
 
 def test_a_newer_stream_takes_over() -> None:

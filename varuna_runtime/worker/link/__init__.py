@@ -40,6 +40,10 @@ class Link(Protocol):
         """Block until some poll may answer anew, or raise, since the last one."""
         ...
 
+    def wake(self) -> None:
+        """Have `wait` return as if a message had come; from any thread."""
+        ...
+
     def meanwhile(self, work: Callable[[], None]) -> None:
         """Let `work` be called, in a thread of the link's, when messages came while the rank computes.
 

@@ -94,6 +94,11 @@ class DistLink:
             self._changed.wait_for(lambda: self._num_events != self._missed_at)
             self._missed_at = None
 
+    def wake(self) -> None:
+        """End a wait."""
+        with self._changed:
+            self._notify()
+
     def meanwhile(self, work: Callable[[], None]) -> None:
         """Forget it: on accelerators computing leaves the rank's own thread free."""
 

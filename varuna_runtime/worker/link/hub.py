@@ -1,6 +1,8 @@
 """All connections of one rank: says what came in on any of them, and lets what cannot wait go first."""
 
+import os
 import select
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from socket import socket
@@ -23,6 +25,10 @@ class Hub:
     def __init__(self, connections: Mapping[int, socket]) -> None:
         """Own these connected sockets."""
         self._poller = select.epoll()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller.register(self._bell, _READ)
+        self._was_woken = False
+        self._ringing = threading.Lock()  # held by whoever uses the bell from any thread
         self._streams: dict[int, Stream] = {}
         self._peers: dict[int, int] = {}  # by descriptor
         self._writing: set[int] = set()
@@ -102,12 +108,27 @@ class Hub:
         for stream in self._streams.values():
             stream.shut()
 
+    def wake(self) -> None:
+        """Have `move` come back at once, this time or the next; from any thread."""
+        with self._ringing:
+            if self._bell >= 0:
+                os.eventfd_write(self._bell, 1)
+
+    def was_woken(self) -> bool:
+        """Return whether `move` was, since this was asked last."""
+        was_woken, self._was_woken = self._was_woken, False
+        return was_woken
+
     def move(self, timeout_s: float | None) -> Iterator[tuple[int, News]]:
         """Move what can be moved, after waiting at most `timeout_s` for something, and tell what came."""
         self._send_waiting()
         if self._waiting:
             timeout_s = _LOOK_S if timeout_s is None else min(timeout_s, _LOOK_S)
         for fd, events in self._poller.poll(timeout_s):
+            if fd == self._bell:
+                os.eventfd_read(fd)
+                self._was_woken = True
+                continue
             peer = self._peers.get(fd, -1)
             stream = self._streams.get(peer)
             if stream is not None and events & _WRITE:
@@ -120,6 +141,10 @@ class Hub:
         for peer in self.peers:
             self._drop(peer)
         self._poller.close()
+        with self._ringing:
+            if self._bell >= 0:
+                os.close(self._bell)
+            self._bell = -1
 
     def _send_waiting(self) -> None:
         if self._waiting:

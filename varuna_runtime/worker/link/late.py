@@ -40,6 +40,11 @@ class LateLink:
         """See Link."""
         self._attached.wait()
 
+    def wake(self) -> None:
+        """See Link; nobody waits before a link was attached."""
+        if self._link is not None:
+            self._link.wake()
+
     def meanwhile(self, work: Callable[[], None]) -> None:
         """See Link."""
         self._meanwhile = work

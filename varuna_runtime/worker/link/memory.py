@@ -97,6 +97,9 @@ class MemoryLink:
         """Refuse: whoever blocks the only thread waits for ever."""
         raise Deadlock(f"rank {self._rank} waits, but the ranks of one process are driven, not waited for")
 
+    def wake(self) -> None:
+        """Forget it: nobody waits."""
+
     def meanwhile(self, work: Callable[[], None]) -> None:
         """Forget it: all ranks of one process have one thread."""
 

@@ -118,6 +118,10 @@ class TcpLink:
                 self._move(LOOK_S)
             self._missed_at = None
 
+    def wake(self) -> None:
+        """End a wait."""
+        self._hub.wake()
+
     def meanwhile(self, work: Callable[[], None]) -> None:
         """See Link; the helper thread calls it."""
         self._meanwhile = work
@@ -188,6 +192,7 @@ class TcpLink:
     def _move(self, timeout_s: float) -> None:
         for peer, news in self._hub.move(timeout_s):
             self._hear(peer, news)
+        self._num_events += self._hub.was_woken()
         self._look(clock.now_s())
 
     def _look(self, now_s: float) -> None:

@@ -1,0 +1,145 @@
+"""A step is told once every rank has its copy, and at the latest when the next one ends."""
+
+from varuna_runtime.spec.manifest import LossRecord
+from varuna_runtime.worker.committing import Committing
+from varuna_runtime.worker.link.memory import MemoryNetwork
+from varuna_runtime.worker.signals import Drain, StepDone
+
+
+class Copies:
+    """A rank's copies in the hands of the test."""
+
+    def __init__(self) -> None:
+        self.made_step = -1
+        self.num_released = 0
+
+    def release(self) -> None:
+        self.num_released += 1
+
+
+class Ranks:
+    """All ranks of a generation, and the steps that each told."""
+
+    def __init__(self, world_size: int = 3) -> None:
+        self.network = MemoryNetwork(world_size)
+        self.copies = [Copies() for _ in range(world_size)]
+        self.told: list[list[int]] = [[] for _ in range(world_size)]
+        self.ranks = [
+            Committing(self.network.link(r), world_size, copies) for r, copies in enumerate(self.copies)
+        ]
+
+    def end(self, step: int, *, keep: bool = True) -> None:
+        """Let a step end on all ranks."""
+        for rank in range(len(self.ranks)):
+            self.end_on(rank, step, keep=keep)
+
+    def end_on(self, rank: int, step: int, *, keep: bool = True) -> None:
+        self.ranks[rank].follow(done(step, keep), lambda: self.told[rank].append(step))
+
+    def copy(self, step: int, *ranks: int) -> None:
+        """Let the copies of a step be made."""
+        for rank in ranks:
+            self.copies[rank].made_step = step + 1
+
+    def look(self, *ranks: int) -> None:
+        for rank in ranks or range(len(self.ranks)):
+            self.ranks[rank].look()
+
+
+def done(step: int, keep: bool) -> StepDone:
+    record = LossRecord(step=step, loss_hex="0x0p+0", weight=1.0, samples=1, generation=1, is_skipped=False)
+    return StepDone(
+        record=record,
+        loss=0.0,
+        grad_norm=0.0,
+        learning_rate=0.0,
+        drain=Drain.NONE,
+        checkpoint=False,
+        keep=keep,
+    )
+
+
+def test_a_step_is_told_once_all_copies_are_made_by_rank_0_first() -> None:
+    ranks = Ranks()
+    ranks.end(0)
+    ranks.copy(0, 0, 2)
+    ranks.look()
+    assert ranks.told == [[], [], []]
+    ranks.copy(0, 1)
+    ranks.look(1, 2)
+    assert ranks.told == [[], [], []]
+    ranks.look(0)
+    assert ranks.told == [[0], [], []]
+    ranks.look(1, 2)
+    assert ranks.told == [[0], [0], [0]]
+    assert [copies.num_released for copies in ranks.copies] == [1, 1, 1]
+
+
+def test_rank_0_is_not_the_first_to_be_done() -> None:
+    ranks = Ranks()
+    ranks.end(0)
+    ranks.copy(0, 1, 2)
+    ranks.look()
+    assert ranks.told == [[], [], []]
+    ranks.copy(0, 0)
+    ranks.look()
+    assert ranks.told == [[0], [0], [0]]
+
+
+def test_a_step_that_is_not_copied_is_told_at_once_after_the_one_before() -> None:
+    ranks = Ranks()
+    ranks.end(0)
+    ranks.end(1, keep=False)
+    assert ranks.told == [[0, 1]] * 3
+
+
+def test_what_is_said_of_a_step_too_late_does_not_count_for_the_next() -> None:
+    ranks = Ranks()
+    ranks.end(0)
+    ranks.copy(0, 0, 1, 2)
+    ranks.look(1, 2)
+    ranks.end_on(0, 1)
+    ranks.look(0)
+    assert ranks.told == [[0], [], []], "the copies were those of the step before"
+    ranks.end_on(1, 1)
+    ranks.end_on(2, 1)
+    ranks.copy(1, 0, 1, 2)
+    ranks.look(1, 2)
+    assert ranks.told == [[0], [0], [0]]
+    ranks.look(0)
+    ranks.look(1, 2)
+    assert ranks.told == [[0, 1]] * 3
+
+
+def test_a_lone_rank_tells_a_step_once_it_is_copied() -> None:
+    ranks = Ranks(1)
+    ranks.end(0)
+    ranks.look()
+    assert ranks.told == [[]]
+    ranks.copy(0, 0)
+    ranks.look()
+    assert ranks.told == [[0]]
+
+
+def test_a_rank_that_ends_early_lets_its_copy_count_only_if_others_told_of_the_step() -> None:
+    ranks = Ranks()
+    ranks.end(0)
+    ranks.copy(0, 0, 1, 2)
+    ranks.ranks[1].last_look()
+    assert ranks.copies[1].num_released == 0
+    ranks.look(1, 2)
+    ranks.look(0)
+    ranks.ranks[1].last_look()
+    assert ranks.copies[1].num_released == 1
+    ranks.network.lose(0)
+    ranks.ranks[2].last_look()
+    assert ranks.copies[2].num_released == 1
+    assert ranks.told == [[0], [], []]
+
+
+def test_a_lost_peer_does_not_keep_a_rank_from_ending() -> None:
+    ranks = Ranks()
+    ranks.end(0)
+    ranks.network.lose(0)
+    ranks.ranks[1].last_look()
+    assert ranks.copies[1].num_released == 0
