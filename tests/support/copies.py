@@ -125,6 +125,7 @@ def keeper_of(
     generation: int = 1,
     clock: Callable[[], float] = lambda: 0.0,
     on_made: Callable[[], object] = lambda: None,
+    reopen: Callable[[], object] = lambda: None,
     pause: Callable[[float], object] = lambda pause_s: None,
 ) -> Keeper:
     """Return the keeper of one rank; `own` and `buddies` are vaults."""
@@ -139,7 +140,9 @@ def keeper_of(
     )
     lines = [Line(f"n{n}", lambda buddy=buddy: buddy, clock) for n, buddy in enumerate(buddies)]  # type: ignore[misc]
     engine = fleet.engines[rank]
-    return Keeper(engine, own, lines, owner, clock=clock, busy=clock, on_made=on_made, pause=pause)  # type: ignore[arg-type]
+    return Keeper(
+        engine, own, lines, owner, clock=clock, busy=clock, on_made=on_made, reopen=reopen, pause=pause
+    )  # type: ignore[arg-type]
 
 
 class KeptFleet:

@@ -23,7 +23,8 @@ from varuna_runtime.worker.signals import Drain
 STALL_SHARE = 0.03  # of the time may be spent waiting for copies
 _SMOOTHING = 0.25
 _FIRST_USES = 2  # of each buffer: new memory is slow once
-RETRY_S = 3.0  # before a buddy that failed is tried again
+RETRY_S = 3.0  # before a buddy that failed, or a vault that was lost, is tried again
+_LONGEST_PAUSE_S = 300.0
 _HOLD_S = 3.0  # so long no other copy is begun for a buddy that has just failed
 _HOLD_PAUSES_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.0)
 _FAULTS = (VaultLost, VaultRefused)
@@ -191,15 +192,21 @@ class Keeper:
         clock: Callable[[], float],
         busy: Callable[[], float],
         on_made: Callable[[], object] = lambda: None,
+        reopen: Callable[[], OwnMemory | None] = lambda: None,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Without a vault nothing is ever kept.
+        """Without a vault nothing is kept.
 
         `busy` is the time that this thread had a processor; `on_made` is called, in another thread, whenever
-        `made_step` changed.
+        `made_step` changed; `reopen` is how to reach the vault anew once it was lost.
         """
         self._engine, self._vault, self._buddies, self._owner = engine, vault, buddies, owner
         self._clock, self._busy, self._on_made, self._pause = clock, busy, on_made, pause
+        self._reopen = reopen
+        self._reopen_at_s: float | None = None
+        self._reopen_pause_s = RETRY_S  # doubles: one that is there but stands still costs time
+        if vault is None:
+            self._reopen_later()
         self._policy = KeepPolicy(last_s=clock())
         self._targets: dict[int, Targets] = {}  # by buffer
         self._full_vault: OwnMemory | None = None  # it had no room beside what older generations left
@@ -219,7 +226,8 @@ class Keeper:
 
     @property
     def says(self) -> Keeping:
-        """What to vote."""
+        """What to vote; a vault that was lost is looked for again first, now and then."""
+        self._look_for_vault()
         with self._changed:
             is_able, is_busy, kept = self.is_able, self._is_busy, self._kept_step
         return Keeping(
@@ -240,6 +248,22 @@ class Keeper:
             if self._is_held:
                 self._is_held, self._is_copying = False, self._is_busy
                 self._changed.notify_all()
+
+    def _look_for_vault(self) -> None:
+        if self._reopen_at_s is None or self._clock() < self._reopen_at_s:
+            return
+        vault = self._reopen()
+        if vault is None:
+            self._reopen_later()
+            return
+        print("varuna: copies are kept here again", flush=True)  # noqa: T201
+        self._num_bytes, self._reopen_at_s = -1, None
+        with self._changed:
+            self._vault = vault
+
+    def _reopen_later(self) -> None:
+        self._reopen_at_s = self._clock() + self._reopen_pause_s
+        self._reopen_pause_s = min(2 * self._reopen_pause_s, _LONGEST_PAUSE_S)
 
     def keeps(self, step: int) -> bool:
         """Return whether the step's copies are complete, here and at every buddy."""
@@ -308,7 +332,7 @@ class Keeper:
         try:
             vault.retire(self._owner.generation)
         except _FAULTS as err:
-            self._give_up(str(err))
+            self._give_up(err)
             return
         with self._changed:
             self._vault, self._full_vault = vault, None
@@ -328,7 +352,7 @@ class Keeper:
             self._spare.append(self._spare.pop(0))
             self._spare[-1].begin()
         except _FAULTS as err:
-            self._give_up(str(err))
+            self._give_up(err)
             return None
         return self._spare[-1]
 
@@ -366,7 +390,7 @@ class Keeper:
         try:
             buffer.seal(record)
         except _FAULTS as err:
-            self._give_up(str(err))
+            self._give_up(err)
             return
         with self._changed:
             self._made_step, self._is_copying = step, False
@@ -410,8 +434,10 @@ class Keeper:
                     behind.remove(line)
         return not behind
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: VarunaError) -> None:
         print(f"varuna: no copies are kept here: {reason}", flush=True)  # noqa: T201
+        if isinstance(reason, VaultLost):
+            self._reopen_later()
         with self._changed:
             self._vault, self._made_step, self._kept_step, self._whole_step = None, -1, -1, -1
             self._is_busy = self._is_copying = False

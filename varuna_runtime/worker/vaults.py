@@ -22,6 +22,8 @@ class Vaults:
     def __init__(self, order: RankOrder) -> None:
         self._order = order
         self._own = _opened(order)
+        if self._own is None and order.vault_socket:
+            print("varuna: no copies are kept here: the vault of this node cannot be reached", flush=True)  # noqa: T201
         self._others = [
             OtherVault(
                 vault,
@@ -50,7 +52,16 @@ class Vaults:
             is_shared=engine.is_shared,
         )
         lines = [Line(v.node, partial(self._connect, v), clock.now_s) for v in self._order.buddies]
-        return Keeper(engine, self._own, lines, owner, clock=clock.now_s, busy=clock.busy_s, on_made=on_made)
+        return Keeper(
+            engine,
+            self._own,
+            lines,
+            owner,
+            clock=clock.now_s,
+            busy=clock.busy_s,
+            on_made=on_made,
+            reopen=partial(_opened, self._order),
+        )
 
     def stop_reading(self) -> None:
         """Nothing is loaded any more."""
@@ -62,10 +73,7 @@ class Vaults:
 
 
 def _opened(order: RankOrder) -> LocalVault | None:
-    if not order.vault_socket:
-        return None
     try:
-        return LocalVault(order.vault_socket, order.job)
-    except VaultLost as err:
-        print(f"varuna: no copies are kept here: {err}", flush=True)  # noqa: T201
+        return LocalVault(order.vault_socket, order.job) if order.vault_socket else None
+    except VaultLost:
         return None

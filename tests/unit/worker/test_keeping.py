@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from tests.support import toys
-from tests.support.copies import KeptFleet, MemoryVault, keeper_of
+from tests.support.copies import Clock, KeptFleet, MemoryVault, keeper_of
 from tests.support.fleet import Fleet
 from varuna_runtime.worker.copying import FIRST_AFTER_S
 from varuna_runtime.worker.engine import Keeping
@@ -132,6 +132,40 @@ def test_a_vault_that_dies_takes_the_copies_but_not_the_training() -> None:
     vault.is_down = True
     assert kept.train(2).steps[0].recoverable == -1
     assert not kept.keepers[0].is_able
+
+
+def test_a_vault_that_follows_one_that_died_is_used_after_a_while() -> None:
+    old, new = MemoryVault(), MemoryVault()
+    fleet, clock = fleet_of_one(), Clock()
+    vaults: list[MemoryVault] = []
+    keeper = keeper_of(fleet, 0, old, clock=clock, reopen=lambda: vaults.pop() if vaults else None)
+    fleet.train(1)
+    old.is_down = True
+    keeper.begin()
+    assert not keeper.is_able
+    vaults.append(new)
+    assert not keeper.says.wants, "it is not asked for all the time"
+    vaults.clear()
+    clock.now_s = RETRY_S
+    assert not keeper.says.wants, "it is not back yet"
+    vaults.append(new)
+    clock.now_s = 2 * RETRY_S
+    assert not keeper.says.wants, "it is asked for more and more rarely"
+    clock.now_s = 3 * RETRY_S
+    assert keeper.says.wants
+    keeper.begin()
+    assert keeper.wait_done(60)
+    assert [copy.version.step for copy in new.inventory()] == [1]
+    assert keeper.keeps(1)
+
+
+def test_a_vault_that_is_full_is_not_looked_for_again() -> None:
+    fleet, clock = fleet_of_one(), Clock()
+    keeper = keeper_of(fleet, 0, MemoryVault(limit_bytes=0), clock=clock, reopen=MemoryVault)
+    fleet.train(1)
+    keeper.begin()
+    clock.now_s = 100.0
+    assert not keeper.says.wants
 
 
 def test_a_buddy_that_is_down_leaves_copies_here_but_nothing_recoverable() -> None:
