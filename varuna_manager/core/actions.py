@@ -47,6 +47,7 @@ class StartRanks:
     resume_step: int | None
     vaults: tuple[Vault, ...] = ()  # of all nodes that may hold copies of the job
     buddies: Mapping[int, tuple[Vault, ...]] = field(default_factory=dict)  # of `ranks`
+    unmended_s: float = 0.0  # mean time between losses that no copies mend, as expected; 0: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

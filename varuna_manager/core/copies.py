@@ -57,18 +57,19 @@ def must_persist(state: State, job: Job, run: Run) -> bool:
     return len(usable) < job.spec.nodes.min or not survive(state, job, run, staying)
 
 
+def num_holders(state: State, job: Job, run: Run, staying: Collection[str]) -> int:
+    """Return on how many of the nodes that stay each state of the run's ranks lies at least, once copied."""
+    able = _with_vault(state, staying)
+    found: dict[int, set[str]] = {}  # by rank where each holds a part of its own, else by stage
+    for rank, slot in enumerate(run.plan.placement):
+        part = rank if job.spec.shard_optimizer else run.plan.layout.stage_of(rank)
+        found.setdefault(part, set()).update({slot.node, *run.buddies.get(rank, ())} & able)
+    return min(map(len, found.values()))
+
+
 def survive(state: State, job: Job, run: Run, staying: Collection[str]) -> bool:
     """Return whether the nodes that stay hold all state of the run's ranks, once it is copied."""
-    plan, able = run.plan, _with_vault(state, staying)
-    holders = {
-        rank: {slot.node, *run.buddies.get(rank, ())} & able for rank, slot in enumerate(plan.placement)
-    }
-    if job.spec.shard_optimizer:
-        return all(holders.values())
-    stages = {plan.layout.stage_of(rank): False for rank in holders}
-    for rank, names in holders.items():
-        stages[plan.layout.stage_of(rank)] |= bool(names)
-    return all(stages.values())
+    return num_holders(state, job, run, staying) > 0
 
 
 def _with_vault(state: State, names: Iterable[str]) -> set[str]:

@@ -13,7 +13,7 @@ from varuna_manager.core.actions import (
     StartRanks,
 )
 from varuna_manager.core.change import Change
-from varuna_manager.core.outlook import outlook
+from varuna_manager.core.outlook import outlook, unmended_s
 from varuna_manager.core.phases import JobPhase
 from varuna_manager.core.state import Host, Job, Node, Run
 from varuna_manager.core.words import What, counted
@@ -145,8 +145,16 @@ def send_start(change: Change, job: Job, run: Run, node: str) -> None:
             resume_step=run.resume_step,
             vaults=copies.vaults(change.state, job) if is_training else (),
             buddies=copies.buddies_on(change.state, run, node),
+            unmended_s=_unmended_s(change, job, run) if is_training else 0.0,
         )
     )
+
+
+def _unmended_s(change: Change, job: Job, run: Run) -> float:
+    present = run.members.keys() & change.state.nodes.keys()
+    nodes = tuple(change.state.nodes[name] for name in sorted(present))
+    holders = copies.num_holders(change.state, job, run, present)
+    return unmended_s(change.state, nodes, holders, change.at_s)
 
 
 def send_activate(change: Change, job: Job, run: Run, node: str) -> None:

@@ -1,7 +1,7 @@
 """What was seen of nodes that were lost, and what is expected of those that are there. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from statistics import median_low
 
@@ -15,6 +15,8 @@ WINDOW_S = 3 * 3600.0
 """Losses longer ago say nothing any more."""
 BURST_S = 5.0
 """Losses within this time of the first of them are one moment: leases end one after the other."""
+BURST_DOUBT = 0.1
+"""What was never seen may happen: so many moments are taken to have been bursts of any size."""
 SAVE_EVERY_S = 2.0
 """About how often a worker saves where the job leaves it to us; see `worker.saving`."""
 
@@ -56,6 +58,17 @@ def outlook(state: State, job: Job | None, nodes: Iterable[Node], now_s: float) 
         replay_s=0.0 if job is None else _replay_s(job),
         notice_s=median_low(notices) if notices else 0.0,
     )
+
+
+def unmended_s(state: State, nodes: Collection[Node], num_holders: int, now_s: float) -> float:
+    """Return the mean time between moments that take all copies of some state.
+
+    Each state is on `num_holders` of the nodes at least; 0: in no copies, so that any loss takes it. Any
+    so many nodes count, though most hold different states.
+    """
+    losses = outlook(state, None, nodes, now_s).losses
+    at_least = max(1, num_holders)
+    return 1.0 / losses.moments_per_s(len(nodes), at_least=at_least, doubt=BURST_DOUBT if at_least > 1 else 0)
 
 
 def _rate(state: State, pool: str, now_s: float) -> float:

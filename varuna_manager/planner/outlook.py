@@ -35,6 +35,15 @@ class LossRate:
         if not all(0 <= number < inf for number in numbers) or sum(self.burst_weights) <= 0:
             raise InvalidInput(f"loss rate: seen {self}, wanted numbers from 0 on and a weight above it")
 
+    def moments_per_s(self, num_nodes: int, *, at_least: int = 1, doubt: float = 0.0) -> float:
+        """Return how often a pool loses `at_least` so many nodes at once, of moments per second.
+
+        `doubt` is how many moments count as such a burst beside those seen.
+        """
+        seen = sum(self.burst_weights)
+        share = (sum(self.burst_weights[at_least - 1 :]) + doubt) / (seen + doubt)
+        return self.per_node_s * num_nodes / self.mean_burst * min(1.0, share)
+
     @property
     def mean_burst(self) -> float:
         """Nodes lost at one moment, in the mean."""

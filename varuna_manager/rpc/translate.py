@@ -196,6 +196,7 @@ def start(
                 agent_pb2.Buddies(rank=rank, vaults=[_wire_vault(vault) for vault in vaults])
                 for rank, vaults in sorted(action.buddies.items())
             ],
+            unmended_s=action.unmended_s,
         )
     )
 

@@ -74,6 +74,7 @@ def start_order(start: agent_pb2.Start) -> r.StartOrder:
         copies_secret=start.copies_secret,
         vaults=tuple(_vault(vault) for vault in start.vaults),
         buddies={item.rank: tuple(_vault(vault) for vault in item.vaults) for item in start.buddies},
+        unmended_s=start.unmended_s,
     )
 
 
@@ -217,6 +218,7 @@ def prepare_request(
         copies_secret=order.copies_secret,
         vaults=[_wire_vault(vault) for vault in order.vaults],
         buddies=[_wire_vault(vault) for vault in order.buddies.get(key.rank, ())],
+        unmended_s=order.unmended_s,
     )
 
 

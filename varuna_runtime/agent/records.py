@@ -53,6 +53,7 @@ class StartOrder:
     copies_secret: str = field(default="", repr=False)  # of the job; empty: no copies are kept
     vaults: tuple[Vault, ...] = ()  # of all nodes that may hold copies of the job
     buddies: dict[int, tuple[Vault, ...]] = field(default_factory=dict)  # of the ranks here
+    unmended_s: float = 0.0  # mean time between losses that no copies mend; 0: unknown
 
     @property
     def launcher(self) -> LauncherOrder:

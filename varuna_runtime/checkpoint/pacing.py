@@ -4,7 +4,7 @@ import math
 from collections import deque
 from statistics import median
 
-PRIOR_MTBF_S = 3600.0  # between two losses that memory does not mend, until somebody counts them
+PRIOR_MTBF_S = 3600.0  # between two losses that memory does not mend, where nobody counts them
 SHORTEST_S = 2.0
 LONGEST_S = 600.0
 ELAPSED_FACTOR = 3.0  # the background work of saves fills at most a third of the time

@@ -74,6 +74,9 @@ class RankOrder:
     may_have_copies: bool = False  # somewhere, here included; if not, none is looked for
     vaults: tuple[Vault, ...] = ()  # of the other nodes that may hold copies
     buddies: tuple[Vault, ...] = ()
+    unmended_s: float = (
+        0.0  # mean time between losses that no copies mend, as the manager expects; 0: unknown
+    )
 
     @classmethod
     def of(cls, request: worker_pb2.PrepareRequest, partitioned: PartitionedModel) -> "RankOrder":
@@ -104,6 +107,7 @@ class RankOrder:
             may_have_copies=bool(request.vaults),
             vaults=tuple(v for v in _vaults(request.vaults) if v.node != plan.placement[request.rank].node),
             buddies=_vaults(request.buddies),
+            unmended_s=request.unmended_s,
         )
 
 

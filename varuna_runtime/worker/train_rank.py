@@ -7,6 +7,7 @@ from typing import cast
 
 from varuna_runtime.checkpoint import TcpStoreExchange
 from varuna_runtime.checkpoint.exchange import KeyValueStore
+from varuna_runtime.checkpoint.pacing import PRIOR_MTBF_S
 from varuna_runtime.checkpoint.writer import CheckpointWriter, SaveFailed
 from varuna_runtime.partition import PartitionedModel
 from varuna_runtime.spec import canonical
@@ -252,6 +253,7 @@ class TrainRank:
             interval_steps=self._order.spec.checkpoint.interval_steps,
             last_step=self._engine.step,
             last_s=clock.now_s(),
+            mtbf_s=self._order.unmended_s or PRIOR_MTBF_S,
         )
         return Saver(
             self._engine,

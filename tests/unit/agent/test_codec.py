@@ -24,6 +24,7 @@ def order(secret: str = "s") -> r.StartOrder:
             copies_secret=secret,
             vaults=[wire(NEAR), wire(FAR)],
             buddies=[agent_pb2.Buddies(rank=1, vaults=[wire(FAR)])],
+            unmended_s=900.0,
         )
     )
 
@@ -35,6 +36,7 @@ def test_a_rank_hears_where_copies_are_and_where_its_own_go() -> None:
         assert (request.vault_socket, request.copies_secret) == ("@vault", "s")
         assert list(request.vaults) == [wire(NEAR), wire(FAR)]
         assert list(request.buddies) == buddies
+        assert request.unmended_s == 900.0
 
 
 def test_without_a_secret_no_copies_are_kept() -> None:

@@ -5,7 +5,14 @@ import pytest
 from tests.support.core_sim import Sim
 from varuna_manager.core import actions as a
 from varuna_manager.core import events as e
-from varuna_manager.core.outlook import LOSSES_MAX, WINDOW_S, burst_weights, outlook
+from varuna_manager.core.outlook import (
+    BURST_DOUBT,
+    LOSSES_MAX,
+    WINDOW_S,
+    burst_weights,
+    outlook,
+    unmended_s,
+)
 from varuna_manager.core.step import replay
 from varuna_manager.planner.outlook import PRIOR_LOSSES, PRIOR_NODE_S
 from varuna_runtime.spec.job import Objective
@@ -114,3 +121,32 @@ def test_a_job_by_cost_that_waits_for_prices_is_asked_again_once_they_are_known(
     known = sim.state.pool_version
     sim.feed(e.NodesPlaced(at_s=sim.now_s, pool="spot", places=(place,), price_per_hour=0.5))
     assert (known, sim.state.pool_version) == (before + 1, before + 1)
+
+
+def test_what_copies_on_two_nodes_do_not_mend_are_losses_of_two_at_once(sim: Sim) -> None:
+    def expected_s(num_holders: int) -> float:
+        return unmended_s(sim.state, tuple(sim.state.nodes.values()), num_holders, sim.now_s)
+
+    any_s = expected_s(0)
+    assert any_s == pytest.approx(1 / (3 * per_node_s(sim)))
+    assert expected_s(1) == any_s, "one holder dies with its node"
+    assert expected_s(2) == pytest.approx(any_s * (1 + BURST_DOUBT) / BURST_DOUBT), "never seen"
+    sim.left("a")
+    sim.left("b")
+    assert expected_s(2) < any_s
+    assert expected_s(3) > expected_s(2) > expected_s(1)
+
+
+def test_a_generation_is_told_how_often_its_copies_will_not_do() -> None:
+    told: list[float] = []
+    for has_vaults in (False, True):
+        sim = Sim()
+        sim.has_vaults = has_vaults
+        for node in ("a", "b", "c"):
+            sim.join(node)
+        sim.submit("j")
+        starts = [x for x in sim.actions if isinstance(x, a.StartRanks)]
+        told.append(starts[-1].unmended_s)
+    without, with_copies = told
+    assert without > 0
+    assert with_copies > 5 * without

@@ -218,6 +218,7 @@ def test_a_start_carries_everything_a_node_needs() -> None:
         resume_step=None,
         vaults=(VAULT,),
         buddies={0: (VAULT,)},
+        unmended_s=900.0,
     )
     start = translate.start(
         action, store_url="file:///s", secrets={"A": "x"}, generation_secret="g", copies_secret="c"
@@ -230,6 +231,7 @@ def test_a_start_carries_everything_a_node_needs() -> None:
     vault = common_pb2.Vault(node="m", host="h", port=7)
     assert (list(start.vaults), start.copies_secret) == ([vault], "c")
     assert list(start.buddies) == [agent_pb2.Buddies(rank=0, vaults=[vault])]
+    assert start.unmended_s == 900.0
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ class Ack(_message.Message):
     def __init__(self, seq: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("job", "generation", "kind", "plan_json", "job_json", "model_json", "ranks", "bundle", "store_url", "bundle_store_url", "resume_step", "secrets", "generation_secret", "copies_secret", "vaults", "buddies")
+    __slots__ = ("job", "generation", "kind", "plan_json", "job_json", "model_json", "ranks", "bundle", "store_url", "bundle_store_url", "resume_step", "secrets", "generation_secret", "copies_secret", "vaults", "buddies", "unmended_s")
     class SecretsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +262,7 @@ class Start(_message.Message):
     COPIES_SECRET_FIELD_NUMBER: _ClassVar[int]
     VAULTS_FIELD_NUMBER: _ClassVar[int]
     BUDDIES_FIELD_NUMBER: _ClassVar[int]
+    UNMENDED_S_FIELD_NUMBER: _ClassVar[int]
     job: str
     generation: int
     kind: _common_pb2.GenerationKind
@@ -278,7 +279,8 @@ class Start(_message.Message):
     copies_secret: str
     vaults: _containers.RepeatedCompositeFieldContainer[_common_pb2.Vault]
     buddies: _containers.RepeatedCompositeFieldContainer[Buddies]
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., kind: _Optional[_Union[_common_pb2.GenerationKind, str]] = ..., plan_json: _Optional[bytes] = ..., job_json: _Optional[bytes] = ..., model_json: _Optional[bytes] = ..., ranks: _Optional[_Iterable[int]] = ..., bundle: _Optional[str] = ..., store_url: _Optional[str] = ..., bundle_store_url: _Optional[str] = ..., resume_step: _Optional[int] = ..., secrets: _Optional[_Mapping[str, str]] = ..., generation_secret: _Optional[str] = ..., copies_secret: _Optional[str] = ..., vaults: _Optional[_Iterable[_Union[_common_pb2.Vault, _Mapping]]] = ..., buddies: _Optional[_Iterable[_Union[Buddies, _Mapping]]] = ...) -> None: ...
+    unmended_s: float
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., kind: _Optional[_Union[_common_pb2.GenerationKind, str]] = ..., plan_json: _Optional[bytes] = ..., job_json: _Optional[bytes] = ..., model_json: _Optional[bytes] = ..., ranks: _Optional[_Iterable[int]] = ..., bundle: _Optional[str] = ..., store_url: _Optional[str] = ..., bundle_store_url: _Optional[str] = ..., resume_step: _Optional[int] = ..., secrets: _Optional[_Mapping[str, str]] = ..., generation_secret: _Optional[str] = ..., copies_secret: _Optional[str] = ..., vaults: _Optional[_Iterable[_Union[_common_pb2.Vault, _Mapping]]] = ..., buddies: _Optional[_Iterable[_Union[Buddies, _Mapping]]] = ..., unmended_s: _Optional[float] = ...) -> None: ...
 
 class Buddies(_message.Message):
     __slots__ = ("rank", "vaults")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from varuna_runtime.wire.v1 import common_pb2 as varuna_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16varuna/v1/worker.proto\x12\tvaruna.v1\x1a\x16varuna/v1/common.proto\"\xf9\x02\n\x0ePrepareRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0c\n\x04rank\x18\x03 \x01(\x05\x12\'\n\x04kind\x18\x04 \x01(\x0e\x32\x19.varuna.v1.GenerationKind\x12\x11\n\tplan_json\x18\x05 \x01(\x0c\x12\x10\n\x08job_json\x18\x06 \x01(\x0c\x12\x12\n\nmodel_json\x18\x07 \x01(\x0c\x12\x11\n\tstore_url\x18\x08 \x01(\t\x12\x18\n\x0bresume_step\x18\t \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04host\x18\n \x01(\t\x12\x19\n\x11generation_secret\x18\x0b \x01(\t\x12\x14\n\x0cvault_socket\x18\x0c \x01(\t\x12\x15\n\rcopies_secret\x18\r \x01(\t\x12 \n\x06vaults\x18\x0e \x03(\x0b\x32\x10.varuna.v1.Vault\x12!\n\x07\x62uddies\x18\x0f \x03(\x0b\x32\x10.varuna.v1.VaultB\x0e\n\x0c_resume_step\"\xa7\x01\n\x0cPrepareReply\x12\x11\n\tplan_hash\x18\x01 \x01(\t\x12%\n\x08\x65ndpoint\x18\x02 \x01(\x0b\x32\x13.varuna.v1.Endpoint\x12\x13\n\x0bresume_step\x18\x03 \x01(\x03\x12\"\n\x06loaded\x18\x04 \x01(\x0b\x32\x12.varuna.v1.Version\x12$\n\x08loadable\x18\x05 \x03(\x0b\x32\x12.varuna.v1.Version\"q\n\x0f\x41\x63tivateRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12&\n\tendpoints\x18\x02 \x03(\x0b\x32\x13.varuna.v1.Endpoint\x12\"\n\x06resume\x18\x03 \x01(\x0b\x32\x12.varuna.v1.Version\"\x0f\n\rActivateReply\"E\n\x0c\x44rainRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x10\n\x08within_s\x18\x02 \x01(\x01\x12\x0f\n\x07persist\x18\x03 \x01(\x08\"\x0c\n\nDrainReply\"2\n\x0c\x41\x62ortRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0c\n\nAbortReply\"%\n\x0fProgressRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x03\"\x97\x04\n\x0eWorkerProgress\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12%\n\x04\x62\x65\x61t\x18\x02 \x01(\x0b\x32\x15.varuna.v1.WorkerBeatH\x00\x12\'\n\x05ready\x18\x03 \x01(\x0b\x32\x16.varuna.v1.WorkerReadyH\x00\x12)\n\x06\x61\x63tive\x18\x04 \x01(\x0b\x32\x17.varuna.v1.WorkerActiveH\x00\x12#\n\x04step\x18\x05 \x01(\x0b\x32\x13.varuna.v1.StepDoneH\x00\x12%\n\x07\x64urable\x18\x06 \x01(\x0b\x32\x12.varuna.v1.DurableH\x00\x12%\n\x07\x64rained\x18\x07 \x01(\x0b\x32\x12.varuna.v1.DrainedH\x00\x12\'\n\x08\x66inished\x18\x08 \x01(\x0b\x32\x13.varuna.v1.FinishedH\x00\x12$\n\x06\x66\x61iled\x18\t \x01(\x0b\x32\x12.varuna.v1.FailureH\x00\x12/\n\nevaluation\x18\n \x01(\x0b\x32\x19.varuna.v1.EvaluationDoneH\x00\x12\x1f\n\x04kept\x18\x0b \x01(\x0b\x32\x0f.varuna.v1.KeptH\x00\x12,\n\x0bsave_failed\x18\x0c \x01(\x0b\x32\x15.varuna.v1.SaveFailedH\x00\x12,\n\x0bpeer_silent\x18\r \x01(\x0b\x32\x15.varuna.v1.PeerSilentH\x00\x42\x06\n\x04\x62ody\"-\n\nWorkerBeat\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x11\n\tin_step_s\x18\x02 \x01(\x01\"\r\n\x0bWorkerReady\"w\n\x0cWorkerActive\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12)\n\x07\x65\x61rlier\x18\x02 \x03(\x0b\x32\x18.varuna.v1.CommittedStep\x12.\n\x0b\x65valuations\x18\x03 \x03(\x0b\x32\x19.varuna.v1.EvaluationDone2\xc0\x02\n\x06Worker\x12=\n\x07Prepare\x12\x19.varuna.v1.PrepareRequest\x1a\x17.varuna.v1.PrepareReply\x12@\n\x08\x41\x63tivate\x12\x1a.varuna.v1.ActivateRequest\x1a\x18.varuna.v1.ActivateReply\x12\x37\n\x05\x44rain\x12\x17.varuna.v1.DrainRequest\x1a\x15.varuna.v1.DrainReply\x12\x37\n\x05\x41\x62ort\x12\x17.varuna.v1.AbortRequest\x1a\x15.varuna.v1.AbortReply\x12\x43\n\x08Progress\x12\x1a.varuna.v1.ProgressRequest\x1a\x19.varuna.v1.WorkerProgress0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16varuna/v1/worker.proto\x12\tvaruna.v1\x1a\x16varuna/v1/common.proto\"\x8d\x03\n\x0ePrepareRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0c\n\x04rank\x18\x03 \x01(\x05\x12\'\n\x04kind\x18\x04 \x01(\x0e\x32\x19.varuna.v1.GenerationKind\x12\x11\n\tplan_json\x18\x05 \x01(\x0c\x12\x10\n\x08job_json\x18\x06 \x01(\x0c\x12\x12\n\nmodel_json\x18\x07 \x01(\x0c\x12\x11\n\tstore_url\x18\x08 \x01(\t\x12\x18\n\x0bresume_step\x18\t \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04host\x18\n \x01(\t\x12\x19\n\x11generation_secret\x18\x0b \x01(\t\x12\x14\n\x0cvault_socket\x18\x0c \x01(\t\x12\x15\n\rcopies_secret\x18\r \x01(\t\x12 \n\x06vaults\x18\x0e \x03(\x0b\x32\x10.varuna.v1.Vault\x12!\n\x07\x62uddies\x18\x0f \x03(\x0b\x32\x10.varuna.v1.Vault\x12\x12\n\nunmended_s\x18\x10 \x01(\x01\x42\x0e\n\x0c_resume_step\"\xa7\x01\n\x0cPrepareReply\x12\x11\n\tplan_hash\x18\x01 \x01(\t\x12%\n\x08\x65ndpoint\x18\x02 \x01(\x0b\x32\x13.varuna.v1.Endpoint\x12\x13\n\x0bresume_step\x18\x03 \x01(\x03\x12\"\n\x06loaded\x18\x04 \x01(\x0b\x32\x12.varuna.v1.Version\x12$\n\x08loadable\x18\x05 \x03(\x0b\x32\x12.varuna.v1.Version\"q\n\x0f\x41\x63tivateRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12&\n\tendpoints\x18\x02 \x03(\x0b\x32\x13.varuna.v1.Endpoint\x12\"\n\x06resume\x18\x03 \x01(\x0b\x32\x12.varuna.v1.Version\"\x0f\n\rActivateReply\"E\n\x0c\x44rainRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x10\n\x08within_s\x18\x02 \x01(\x01\x12\x0f\n\x07persist\x18\x03 \x01(\x08\"\x0c\n\nDrainReply\"2\n\x0c\x41\x62ortRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x0c\n\nAbortReply\"%\n\x0fProgressRequest\x12\x12\n\ngeneration\x18\x01 \x01(\x03\"\x97\x04\n\x0eWorkerProgress\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12%\n\x04\x62\x65\x61t\x18\x02 \x01(\x0b\x32\x15.varuna.v1.WorkerBeatH\x00\x12\'\n\x05ready\x18\x03 \x01(\x0b\x32\x16.varuna.v1.WorkerReadyH\x00\x12)\n\x06\x61\x63tive\x18\x04 \x01(\x0b\x32\x17.varuna.v1.WorkerActiveH\x00\x12#\n\x04step\x18\x05 \x01(\x0b\x32\x13.varuna.v1.StepDoneH\x00\x12%\n\x07\x64urable\x18\x06 \x01(\x0b\x32\x12.varuna.v1.DurableH\x00\x12%\n\x07\x64rained\x18\x07 \x01(\x0b\x32\x12.varuna.v1.DrainedH\x00\x12\'\n\x08\x66inished\x18\x08 \x01(\x0b\x32\x13.varuna.v1.FinishedH\x00\x12$\n\x06\x66\x61iled\x18\t \x01(\x0b\x32\x12.varuna.v1.FailureH\x00\x12/\n\nevaluation\x18\n \x01(\x0b\x32\x19.varuna.v1.EvaluationDoneH\x00\x12\x1f\n\x04kept\x18\x0b \x01(\x0b\x32\x0f.varuna.v1.KeptH\x00\x12,\n\x0bsave_failed\x18\x0c \x01(\x0b\x32\x15.varuna.v1.SaveFailedH\x00\x12,\n\x0bpeer_silent\x18\r \x01(\x0b\x32\x15.varuna.v1.PeerSilentH\x00\x42\x06\n\x04\x62ody\"-\n\nWorkerBeat\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x11\n\tin_step_s\x18\x02 \x01(\x01\"\r\n\x0bWorkerReady\"w\n\x0cWorkerActive\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12)\n\x07\x65\x61rlier\x18\x02 \x03(\x0b\x32\x18.varuna.v1.CommittedStep\x12.\n\x0b\x65valuations\x18\x03 \x03(\x0b\x32\x19.varuna.v1.EvaluationDone2\xc0\x02\n\x06Worker\x12=\n\x07Prepare\x12\x19.varuna.v1.PrepareRequest\x1a\x17.varuna.v1.PrepareReply\x12@\n\x08\x41\x63tivate\x12\x1a.varuna.v1.ActivateRequest\x1a\x18.varuna.v1.ActivateReply\x12\x37\n\x05\x44rain\x12\x17.varuna.v1.DrainRequest\x1a\x15.varuna.v1.DrainReply\x12\x37\n\x05\x41\x62ort\x12\x17.varuna.v1.AbortRequest\x1a\x15.varuna.v1.AbortReply\x12\x43\n\x08Progress\x12\x1a.varuna.v1.ProgressRequest\x1a\x19.varuna.v1.WorkerProgress0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,31 +33,31 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'varuna.v1.worker_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PREPAREREQUEST']._serialized_start=62
-  _globals['_PREPAREREQUEST']._serialized_end=439
-  _globals['_PREPAREREPLY']._serialized_start=442
-  _globals['_PREPAREREPLY']._serialized_end=609
-  _globals['_ACTIVATEREQUEST']._serialized_start=611
-  _globals['_ACTIVATEREQUEST']._serialized_end=724
-  _globals['_ACTIVATEREPLY']._serialized_start=726
-  _globals['_ACTIVATEREPLY']._serialized_end=741
-  _globals['_DRAINREQUEST']._serialized_start=743
-  _globals['_DRAINREQUEST']._serialized_end=812
-  _globals['_DRAINREPLY']._serialized_start=814
-  _globals['_DRAINREPLY']._serialized_end=826
-  _globals['_ABORTREQUEST']._serialized_start=828
-  _globals['_ABORTREQUEST']._serialized_end=878
-  _globals['_ABORTREPLY']._serialized_start=880
-  _globals['_ABORTREPLY']._serialized_end=892
-  _globals['_PROGRESSREQUEST']._serialized_start=894
-  _globals['_PROGRESSREQUEST']._serialized_end=931
-  _globals['_WORKERPROGRESS']._serialized_start=934
-  _globals['_WORKERPROGRESS']._serialized_end=1469
-  _globals['_WORKERBEAT']._serialized_start=1471
-  _globals['_WORKERBEAT']._serialized_end=1516
-  _globals['_WORKERREADY']._serialized_start=1518
-  _globals['_WORKERREADY']._serialized_end=1531
-  _globals['_WORKERACTIVE']._serialized_start=1533
-  _globals['_WORKERACTIVE']._serialized_end=1652
-  _globals['_WORKER']._serialized_start=1655
-  _globals['_WORKER']._serialized_end=1975
+  _globals['_PREPAREREQUEST']._serialized_end=459
+  _globals['_PREPAREREPLY']._serialized_start=462
+  _globals['_PREPAREREPLY']._serialized_end=629
+  _globals['_ACTIVATEREQUEST']._serialized_start=631
+  _globals['_ACTIVATEREQUEST']._serialized_end=744
+  _globals['_ACTIVATEREPLY']._serialized_start=746
+  _globals['_ACTIVATEREPLY']._serialized_end=761
+  _globals['_DRAINREQUEST']._serialized_start=763
+  _globals['_DRAINREQUEST']._serialized_end=832
+  _globals['_DRAINREPLY']._serialized_start=834
+  _globals['_DRAINREPLY']._serialized_end=846
+  _globals['_ABORTREQUEST']._serialized_start=848
+  _globals['_ABORTREQUEST']._serialized_end=898
+  _globals['_ABORTREPLY']._serialized_start=900
+  _globals['_ABORTREPLY']._serialized_end=912
+  _globals['_PROGRESSREQUEST']._serialized_start=914
+  _globals['_PROGRESSREQUEST']._serialized_end=951
+  _globals['_WORKERPROGRESS']._serialized_start=954
+  _globals['_WORKERPROGRESS']._serialized_end=1489
+  _globals['_WORKERBEAT']._serialized_start=1491
+  _globals['_WORKERBEAT']._serialized_end=1536
+  _globals['_WORKERREADY']._serialized_start=1538
+  _globals['_WORKERREADY']._serialized_end=1551
+  _globals['_WORKERACTIVE']._serialized_start=1553
+  _globals['_WORKERACTIVE']._serialized_end=1672
+  _globals['_WORKER']._serialized_start=1675
+  _globals['_WORKER']._serialized_end=1995
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PrepareRequest(_message.Message):
-    __slots__ = ("job", "generation", "rank", "kind", "plan_json", "job_json", "model_json", "store_url", "resume_step", "host", "generation_secret", "vault_socket", "copies_secret", "vaults", "buddies")
+    __slots__ = ("job", "generation", "rank", "kind", "plan_json", "job_json", "model_json", "store_url", "resume_step", "host", "generation_secret", "vault_socket", "copies_secret", "vaults", "buddies", "unmended_s")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class PrepareRequest(_message.Message):
     COPIES_SECRET_FIELD_NUMBER: _ClassVar[int]
     VAULTS_FIELD_NUMBER: _ClassVar[int]
     BUDDIES_FIELD_NUMBER: _ClassVar[int]
+    UNMENDED_S_FIELD_NUMBER: _ClassVar[int]
     job: str
     generation: int
     rank: int
@@ -39,7 +40,8 @@ class PrepareRequest(_message.Message):
     copies_secret: str
     vaults: _containers.RepeatedCompositeFieldContainer[_common_pb2.Vault]
     buddies: _containers.RepeatedCompositeFieldContainer[_common_pb2.Vault]
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., kind: _Optional[_Union[_common_pb2.GenerationKind, str]] = ..., plan_json: _Optional[bytes] = ..., job_json: _Optional[bytes] = ..., model_json: _Optional[bytes] = ..., store_url: _Optional[str] = ..., resume_step: _Optional[int] = ..., host: _Optional[str] = ..., generation_secret: _Optional[str] = ..., vault_socket: _Optional[str] = ..., copies_secret: _Optional[str] = ..., vaults: _Optional[_Iterable[_Union[_common_pb2.Vault, _Mapping]]] = ..., buddies: _Optional[_Iterable[_Union[_common_pb2.Vault, _Mapping]]] = ...) -> None: ...
+    unmended_s: float
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., kind: _Optional[_Union[_common_pb2.GenerationKind, str]] = ..., plan_json: _Optional[bytes] = ..., job_json: _Optional[bytes] = ..., model_json: _Optional[bytes] = ..., store_url: _Optional[str] = ..., resume_step: _Optional[int] = ..., host: _Optional[str] = ..., generation_secret: _Optional[str] = ..., vault_socket: _Optional[str] = ..., copies_secret: _Optional[str] = ..., vaults: _Optional[_Iterable[_Union[_common_pb2.Vault, _Mapping]]] = ..., buddies: _Optional[_Iterable[_Union[_common_pb2.Vault, _Mapping]]] = ..., unmended_s: _Optional[float] = ...) -> None: ...
 
 class PrepareReply(_message.Message):
     __slots__ = ("plan_hash", "endpoint", "resume_step", "loaded", "loadable")
