@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from varuna_runtime.worker.engine import RankEngine
+from varuna_runtime.worker.engine import Keeping, RankEngine
 from varuna_runtime.worker.keeping import Keeper
 from varuna_runtime.worker.signals import Drain, StepDone
 
@@ -34,9 +34,15 @@ class Copying:
         self._first_state = engine.state() if engine.step else None  # until it is kept, or out of date
         self._first_due_s = clock() + FIRST_AFTER_S
         self._is_safe = False
-        engine.keep_by(lambda: keeper.says)
+        engine.keep_by(self._says)
         if not engine.step:
             keeper.starts()
+
+    def _says(self) -> Keeping:
+        """In a vote; after that of a step its tensors change, before all that it says has happened."""
+        if not self._engine.is_evaluating:
+            self._first_state = None
+        return self._keeper.says
 
     def look(self) -> None:
         """Within a step: keep what the generation started from, if its first step takes long."""
@@ -46,7 +52,6 @@ class Copying:
 
     def follow(self, done: StepDone) -> None:
         """Act on a committed step: keep it if all ranks do; drop what is older than this generation."""
-        self._first_state = None
         if done.keep:
             self._keeper.begin(is_held=self._is_held)
         if done.recoverable >= self._first_step and self._retire():

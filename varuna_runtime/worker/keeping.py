@@ -213,6 +213,7 @@ class Keeper:
         self._spare: list[Buffer] = []  # the next to be filled first
         self._num_bytes = -1
         self._changed = threading.Condition()  # guards everything below
+        self._number = 0  # of the copy under way; another one once it was given up
         self._is_busy = self._is_copying = False
         self._made_step = -1
         self._is_held = False  # the copy under way
@@ -296,13 +297,17 @@ class Keeper:
             return
         with self._changed:
             assert not self._is_busy, "the last copy is under way"
+            self._number += 1
+            number = self._number
             self._is_busy = self._is_copying = True
             self._is_held = is_held
         self._policy.begun(self._clock())
         record = self._record(places, state.trainer, state.segments)
         sources = (state.segments[place.segment][place.name] for place in places)
         pairs = list(zip(self._targets_in(buffer, places), sources, strict=True))
-        staging = stage(pairs, lambda: self._complete(buffer, record), name=f"keep-{self._owner.rank}")
+        staging = stage(
+            pairs, lambda: self._complete(number, buffer, record), name=f"keep-{self._owner.rank}"
+        )
         called_s = self._busy() - began_s
 
         def wait() -> None:
@@ -383,35 +388,34 @@ class Keeper:
         )
         return CopyRecord(copy=copy, tensors=places, trainer=trainer)
 
-    def _complete(self, buffer: Buffer, record: CopyRecord) -> None:
-        """In the copying thread, once all bytes are there."""
+    def _complete(self, number: int, buffer: Buffer, record: CopyRecord) -> None:
+        """In the copying thread, once all bytes are there; what was given up meanwhile changes nothing."""
         step = record.copy.version.step
-        self._wait_released(step)
+        if self._is_held:
+            self._is_made(number, step)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_held or number != self._number)
+            if number != self._number:
+                return
         try:
             buffer.seal(record)
         except _FAULTS as err:
-            self._give_up(err)
+            self._give_up(err, number)
             return
+        self._is_made(number, step)
+        is_whole = self._hand_out(record, buffer.memory[: record.copy.num_bytes])
         with self._changed:
-            self._made_step, self._is_copying = step, False
-            self._changed.notify_all()
-        self._on_made()
-        memory = buffer.memory[: record.copy.num_bytes]
-        is_whole = self._hand_out(record, memory)
-        with self._changed:
-            self._kept_step = self._whole_step = step if is_whole else -1
-            self._is_busy = False
-            self._changed.notify_all()
+            if number == self._number:
+                self._kept_step = self._whole_step = step if is_whole else -1
+                self._is_busy = False
+                self._changed.notify_all()
 
-    def _wait_released(self, step: int) -> None:
+    def _is_made(self, number: int, step: int) -> None:
         with self._changed:
-            if not self._is_held:
-                return
-            self._made_step, self._is_copying = step, False
-            self._changed.notify_all()
+            if number == self._number:
+                self._made_step, self._is_copying = step, False
+                self._changed.notify_all()
         self._on_made()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_held)
 
     def _hand_out(self, record: CopyRecord, memory: memoryview) -> bool:
         """Return whether every buddy keeps the copy.
@@ -434,11 +438,15 @@ class Keeper:
                     behind.remove(line)
         return not behind
 
-    def _give_up(self, reason: VarunaError) -> None:
+    def _give_up(self, reason: VarunaError, number: int | None = None) -> None:
+        """Keep nothing from now on, unless the reason is of a copy that was given up before."""
+        with self._changed:
+            if number not in (None, self._number):
+                return
+            self._number += 1
+            self._vault, self._made_step, self._kept_step, self._whole_step = None, -1, -1, -1
+            self._is_busy = self._is_copying = self._is_held = False
+            self._changed.notify_all()
         print(f"varuna: no copies are kept here: {reason}", flush=True)  # noqa: T201
         if isinstance(reason, VaultLost):
             self._reopen_later()
-        with self._changed:
-            self._vault, self._made_step, self._kept_step, self._whole_step = None, -1, -1, -1
-            self._is_busy = self._is_copying = False
-            self._changed.notify_all()

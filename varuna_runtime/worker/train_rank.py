@@ -108,15 +108,13 @@ class TrainRank:
         self._load(agreed_version(request, meeting, self._start.loadable))
         self._vaults.stop_reading()
         keeper = self._vaults.keeper(self._engine, on_made=self._link.wake)
-        layout = self._order.plan.layout
+        rank, layout = self._order.rank, self._order.plan.layout
+        # Until these copies count, the step is nowhere whole: of a share there is but one.
+        is_held = rank == 0 if self._engine.is_shared else layout.stage_of(rank) == 0
         self._mailbox.before_exit = self._wait_copied = partial(keeper.wait_copied, _LAST_COPY_S)
         self._committing = Committing(self._link, layout.world_size, keeper)
         self._copying = Copying(
-            self._engine,
-            keeper,
-            is_held=layout.stage_of(self._order.rank) == 0,
-            on_kept=self._tell_kept,
-            clock=clock.now_s,
+            self._engine, keeper, is_held=is_held, on_kept=self._tell_kept, clock=clock.now_s
         )
         self._link.attach(self._group.join(self._device, on_silence=self._progress.peer_silent))
         self._last_look = self._committing.last_look
@@ -192,9 +190,11 @@ class TrainRank:
 
     def abandon(self, err: BaseException) -> None:
         """Tell the peers, then let a copy that is being made be finished."""
-        self._last_look()
-        self._link.abort(fault_of(err, self._order.rank))
-        self._mailbox.before_exit()
+        try:
+            self._last_look()
+        finally:
+            self._link.abort(fault_of(err, self._order.rank))
+            self._mailbox.before_exit()
 
     def _run_next(self) -> StepDone | EvaluationDone:
         began_s = clock.now_s()
@@ -204,38 +204,48 @@ class TrainRank:
         while not isinstance(signal := self._engine.advance(), StepDone | EvaluationDone):
             self._engine.request(drain=self._mailbox.drain_wish)
             self._copying.look()
-            self._committing.look()
+            began_s += self._look_whether_told()
             if isinstance(signal, Waiting):
                 self._link.wait()
             elif self._engine.is_evaluating:
                 self._progress.step_begins(self._engine.step)  # it may be long: each part counts by itself
         took_s = clock.now_s() - began_s
+        self._progress.step_ends()
         if isinstance(signal, StepDone):
-            self._progress.step_ends()
             step = worker_pb2.WorkerProgress(step=told_step(signal, took_s, self._engine.busy))
-            self._committing.follow(signal, partial(self._tell, step, report_of(signal, took_s=took_s)))
+            report = report_of(signal, took_s=took_s)
+            self._committing.follow(
+                signal, partial(self._call_back, report), then=partial(self._progress.tell, step)
+            )
             self._copying.follow(signal)
         else:
             self._committing.tell_now()
             self._tell_evaluation(signal, took_s)
         return signal
 
-    def _tell(self, message: worker_pb2.WorkerProgress, report: Report | None) -> None:
-        self._progress.tell(message)
+    def _look_whether_told(self) -> float:
+        """Return how long telling the step before took: the script's callbacks are no part of this one."""
+        looked_s = clock.now_s()
+        if not self._committing.look():
+            return 0.0
+        self._progress.step_begins(self._engine.step)
+        return clock.now_s() - looked_s
+
+    def _call_back(self, report: Report | None) -> None:
         if report is not None:
             self._callbacks.tell(report)
 
     def _tell_evaluation(self, done: EvaluationDone, took_s: float) -> None:
         if done.record is not None:  # from every rank, so that no node tells a later step before it
             evaluation = told_evaluation(done.record, took_s)
-            message = worker_pb2.WorkerProgress(evaluation=evaluation)
-            self._tell(message, report_of(done, took_s=took_s))
+            self._progress.tell(worker_pb2.WorkerProgress(evaluation=evaluation))
+        self._call_back(report_of(done, took_s=took_s))
 
     def _tell_last(self) -> None:
         """No more steps follow that would have the last one told."""
         if self._committing.is_copied:
             self._engine.all_agree(self._wait_copied())
-        self._committing.tell_now()
+        self._committing.finish()
 
     def _make_saver(self) -> Saver:
         writer = CheckpointWriter(

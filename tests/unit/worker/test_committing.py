@@ -103,6 +103,8 @@ def test_what_is_said_of_a_step_too_late_does_not_count_for_the_next() -> None:
     assert ranks.told == [[0], [], []], "the copies were those of the step before"
     ranks.end_on(1, 1)
     ranks.end_on(2, 1)
+    ranks.look(1, 2)
+    assert ranks.copies[1].num_released == 0, "what is told is the step before"
     ranks.copy(1, 0, 1, 2)
     ranks.look(1, 2)
     assert ranks.told == [[0], [0], [0]]
@@ -135,6 +137,41 @@ def test_a_rank_that_ends_early_lets_its_copy_count_only_if_others_told_of_the_s
     ranks.ranks[2].last_look()
     assert ranks.copies[2].num_released == 1
     assert ranks.told == [[0], [], []]
+
+
+def test_a_copy_counts_only_once_rank_0_told_the_step_though_another_rank_is_further() -> None:
+    ranks = Ranks()
+    ranks.end(0)
+    ranks.end_on(1, 1, keep=False)
+    assert ranks.told == [[], [0, 1], []]
+    assert ranks.copies[1].num_released == 0
+    ranks.copy(0, 0, 1, 2)
+    ranks.look()
+    assert ranks.copies[1].num_released == 0
+    ranks.end_on(0, 1, keep=False)
+    assert ranks.told[0] == [0, 1]
+    ranks.look(1)
+    assert ranks.copies[1].num_released == 1
+    assert ranks.told[1] == [0, 1]
+
+
+def test_the_last_step_is_told_and_its_copy_counts_at_the_end() -> None:
+    ranks = Ranks()
+    ranks.end(0)
+    for rank in ranks.ranks:
+        rank.finish()
+    assert ranks.told == [[0]] * 3
+    assert [copies.num_released > 0 for copies in ranks.copies] == [True] * 3
+
+
+def test_the_script_is_told_before_the_copy_counts_and_others_after_it() -> None:
+    ranks, seen = Ranks(1), []
+    ranks.copies[0].release = lambda: seen.append("counts")  # type: ignore[method-assign]
+    ranks.ranks[0].follow(done(0, True), lambda: seen.append("script"), then=lambda: seen.append("others"))
+    ranks.copy(0, 0)
+    assert ranks.ranks[0].look()
+    assert seen == ["script", "counts", "others"]
+    assert not ranks.ranks[0].look()
 
 
 def test_a_lost_peer_does_not_keep_a_rank_from_ending() -> None:

@@ -1,4 +1,5 @@
 import threading
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from tests.support.fleet import Fleet
 from varuna_runtime.worker.copying import FIRST_AFTER_S
 from varuna_runtime.worker.engine import Keeping
 from varuna_runtime.worker.keeping import RETRY_S, KeepPolicy, Line
-from varuna_runtime.worker.signals import Drain
+from varuna_runtime.worker.signals import Drain, StepDone, Waiting
 
 
 def fleet_of_one() -> Fleet:
@@ -50,6 +51,41 @@ def test_a_generation_that_goes_on_keeps_where_it_started_if_its_first_step_take
     assert vault.retired == [1], "the copies of the first generation are needed still"
     step = kept.train(1).steps[-1]
     assert (step.recoverable, vault.retired) == (2, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "waits_for"),
+    [("2x1", {}, "decision"), ("1x2", {"shard_optimizer": True}, "parameters")],
+    ids=["voted", "stepped"],
+)
+def test_where_a_generation_started_is_not_kept_once_the_step_was_voted_on(
+    layout: str, options: dict[str, Any], waits_for: str
+) -> None:
+    first, second = (Fleet(toys.mlp_training(), layout, **options) for _ in range(2))
+    first.train(2)
+    second.resume(first.snapshot())
+    vaults = [MemoryVault() for _ in second.engines]
+    kept = KeptFleet(second, vaults, generation=2)
+    done: dict[int, StepDone] = {}
+    num_late = 0
+    while len(done) < len(second.engines):
+        for rank, engine in enumerate(second.engines):
+            if rank in done:
+                continue
+            signal = engine.advance()
+            if isinstance(signal, StepDone):
+                done[rank] = signal
+            elif isinstance(signal, Waiting) and waits_for in signal.on:
+                kept.clock.now_s = FIRST_AFTER_S
+                kept.copying[rank].look()
+                num_late += 1
+    assert num_late > 0
+    assert [vault.inventory() for vault in vaults] == [(), ()]
+    for rank, copying in enumerate(kept.copying):
+        assert done[rank].keep
+        copying.follow(done[rank])
+    kept.wait()
+    assert [keeper.keeps(3) for keeper in kept.keepers] == [True, True]
 
 
 def test_where_a_generation_started_is_not_kept_after_its_first_step() -> None:
@@ -157,6 +193,27 @@ def test_a_vault_that_follows_one_that_died_is_used_after_a_while() -> None:
     assert keeper.wait_done(60)
     assert [copy.version.step for copy in new.inventory()] == [1]
     assert keeper.keeps(1)
+
+
+def test_a_copy_that_was_given_up_says_nothing_of_those_that_follow() -> None:
+    old, new, clock, fleet = MemoryVault(), MemoryVault(), Clock(), fleet_of_one()
+    keeper = keeper_of(fleet, 0, old, clock=clock, reopen=lambda: new)
+    fleet.train(1)
+    keeper.begin(is_held=True)
+    old.retire = lambda before_generation: old.give()  # type: ignore[method-assign]
+    old.is_down = True
+    keeper.retire()
+    assert not keeper.is_able
+    clock.now_s = RETRY_S
+    assert keeper.says.wants
+    fleet.train(1)
+    keeper.begin(is_held=True)
+    assert not keeper.wait_done(0.1)
+    old.is_down = False
+    assert (old.inventory(), new.inventory()) == ((), ())
+    keeper.release()
+    assert keeper.wait_done(60)
+    assert keeper.keeps(2)
 
 
 def test_a_vault_that_is_full_is_not_looked_for_again() -> None:
