@@ -21,7 +21,6 @@ class Alone:
 
     def __init__(self, pool: Pool, step: int) -> None:
         self._seen = [stamp for stamp in pool.stamps if stamp.step <= step]
-        self._subject = pool.subject
         self._folder = pool.folder / f"alone-{pool.job}"
         self._theirs, self._own = self._folder / "theirs.pt", self._folder / "own.pt"
         self._stamps, self._job = self._folder / "stamps", self._folder / "job.yaml"
@@ -36,7 +35,7 @@ class Alone:
         self._process = subprocess.Popen(
             [sys.executable, "train.py"],
             cwd=self._folder,
-            env={**os.environ, **self._subject, **words},
+            env={**os.environ, **words},
             stdout=subprocess.DEVNULL,
         )
 

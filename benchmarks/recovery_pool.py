@@ -1,6 +1,5 @@
 """Our training: a local pool with a state home of its own, driven by what a user has."""
 
-import json
 import os
 import random
 import shutil
@@ -46,7 +45,6 @@ class Pool:
         nodes: int,
         slots: int = 1,
         memory_bytes: int = _SLOT_BYTES,
-        segments: int | None = None,
         settings: str = "",
         command: AgentCommand | None = None,
     ) -> None:
@@ -56,7 +54,6 @@ class Pool:
         self._stamps = self.folder / "stamps"
         self._machines = LocalMachines(self.home, command=command)
         self._nodes, self._slots, self._memory_bytes, self._settings = nodes, slots, memory_bytes, settings
-        self.subject = {} if segments is None else {"SEGMENTS": str(segments)}  # of its environment
         self.job = ""
 
     def __enter__(self) -> Self:
@@ -84,7 +81,7 @@ class Pool:
         self.script.mkdir(exist_ok=True)
         for name in ("subject.py", "train.py"):
             shutil.copy(JOB / name, self.script)
-        environment = json.dumps({"STAMPS": str(self._stamps), **self.subject})
+        environment = f'{{STAMPS: "{self._stamps}"}}'
         content = {**_JOB, "steps": str(MANY_STEPS), "env": environment, **lines}
         self.job_file.write_text("".join(f"{key}: {value}\n" for key, value in content.items()))
         self.job = self._varuna("submit", str(self.job_file)).split()[-1]

@@ -47,12 +47,8 @@ class Block(nn.Module):
 
 
 def build_model() -> nn.Sequential:
-    """Return the model, a child a segment; in `SEGMENTS` equal ones, if the environment has that."""
-    parts = [Embedding(), *(Block() for _ in range(BLOCKS)), nn.Linear(WIDTH, NUM_BYTES)]
-    size = len(parts) // int(os.environ.get("SEGMENTS", len(parts)))
-    if size == 1:
-        return nn.Sequential(*parts)
-    return nn.Sequential(*(nn.Sequential(*parts[i : i + size]) for i in range(0, len(parts), size)))
+    """Return the model, a child a segment."""
+    return nn.Sequential(Embedding(), *(Block() for _ in range(BLOCKS)), nn.Linear(WIDTH, NUM_BYTES))
 
 
 def optimizer_of(parameters: object) -> torch.optim.Optimizer:

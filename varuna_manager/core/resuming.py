@@ -6,7 +6,7 @@ from varuna_manager.core import copies, failures, generations, policy
 from varuna_manager.core.change import Change
 from varuna_manager.core.state import Job, Run
 from varuna_manager.core.words import What, counted
-from varuna_runtime.spec.copies import newest_common
+from varuna_runtime.spec.copies import Version, newest_common
 from varuna_runtime.spec.generation import Cause, GenerationKind
 
 
@@ -32,9 +32,22 @@ def resume(change: Change, job: Job, run: Run) -> None:
         least = "" if job.is_reached_exact else "at least "
         left = f"step {job.reached} was reached, the newest that is left is {copies.worded(version)}"
         change.announce(What.REPLAYED, f"{least}{replayed_steps(replayed)}: {left}", job=job)
+    job = _without_passed_over(job, run, version)
     job = progressed(job, version.step)
     job = copies.activated(change.state, replace(job, is_reached_exact=False), run)
     activate(change, job, replace(run, resume=version, replayed=replayed))
+
+
+def _without_passed_over(job: Job, run: Run, version: Version) -> Job:
+    """Return the job with a durable step that can be loaded, where the ranks had to go behind it.
+
+    Else copies that are older than what is damaged would be passed over as well.
+    """
+    if version.step >= (job.durable_step or 0):
+        return job
+    stored = ([v for v in offered if not v.generation] for offered in run.loadable.values())
+    sound = newest_common(stored)
+    return job if sound is None else replace(job, durable_step=min(sound.step, job.durable_step or 0))
 
 
 def _has_seen_store(run: Run) -> bool:

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -120,9 +120,13 @@ def fetched(store: Store, entry: ShardEntry, folder: Path) -> Iterator[mmap.mmap
             raise CheckpointRefused(f"{entry.key}: missing") from err
         if (num_bytes := Path(file.name).stat().st_size) != entry.num_bytes:
             raise CheckpointRefused(f"{entry.key}: {num_bytes} bytes, wanted {entry.num_bytes}")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
             shards.check(entry, data)
             yield data
+        finally:
+            with suppress(BufferError):  # the frames of an exception may still look at it
+                data.close()
 
 
 def _tensors(manifest: Manifest) -> Iterator[TensorEntry]:

@@ -112,7 +112,7 @@ class TrainRank:
         # Until these copies count, the step is nowhere whole: of a share there is but one.
         is_held = rank == 0 if self._engine.is_shared else layout.stage_of(rank) == 0
         self._mailbox.before_exit = self._wait_copied = partial(keeper.wait_copied, _LAST_COPY_S)
-        self._committing = Committing(self._link, layout.world_size, keeper)
+        self._committing = Committing(self._link, layout.world_size, keeper, clock=clock.now_s)
         self._copying = Copying(
             self._engine, keeper, is_held=is_held, on_kept=self._tell_kept, clock=clock.now_s
         )
@@ -219,7 +219,7 @@ class TrainRank:
             )
             self._copying.follow(signal)
         else:
-            self._committing.tell_now()
+            self._committing.tell_all()
             self._tell_evaluation(signal, took_s)
         return signal
 
@@ -261,7 +261,7 @@ class TrainRank:
         )
         policy = SavePolicy(
             interval_steps=self._order.spec.checkpoint.interval_steps,
-            last_step=self._engine.step,
+            last_step=min(self._order.resume_step or 0, self._engine.step),
             last_s=clock.now_s(),
             mtbf_s=self._order.unmended_s or PRIOR_MTBF_S,
         )
@@ -276,6 +276,7 @@ class TrainRank:
 
     def _tell_durable(self, step: int) -> None:
         """One rank's word is enough: the manifest is the same for all."""
+        self._committing.tell_to(step)
         self._copying.is_durable(step)
         if self._order.rank == 0:
             durable = common_pb2.Durable(step=step, manifest_key=manifest_key(self._order.job, step))
@@ -287,5 +288,6 @@ class TrainRank:
             self._progress.tell(worker_pb2.WorkerProgress(save_failed=failed))
 
     def _tell_kept(self, step: int) -> None:
+        self._committing.tell_to(step)
         if self._order.rank == 0:
             self._progress.tell(worker_pb2.WorkerProgress(kept=common_pb2.Kept(step=step)))

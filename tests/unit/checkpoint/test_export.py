@@ -16,6 +16,7 @@ from tests.support.fleet_store import save
 from varuna_manager.cli.checkpoint_torch import write_torch
 from varuna_runtime.checkpoint import read_manifest
 from varuna_runtime.checkpoint.export import FILE_BYTES, export, optimizer_state, weights
+from varuna_runtime.spec.errors import CheckpointRefused
 from varuna_runtime.spec.manifest import Manifest
 from varuna_runtime.store import Store, open_store
 from varuna_runtime.worker.training import Training
@@ -98,6 +99,17 @@ def test_what_is_exported_can_be_started_from(kind: str, tmp_path: Path) -> None
     held = fleet.snapshot().tensors
     for name, value in saved.snapshot.tensors.items():
         assert name.startswith("optim:") or held[name].equal(value), name
+
+
+@pytest.mark.parametrize("at", [3, 40, -1], ids=["length", "header", "data"])
+def test_a_damaged_shard_is_refused_by_name_wherever_the_damage_is(at: int, tmp_path: Path) -> None:
+    saved = Saved(toys.mlp_training(), "2x1", tmp_path)
+    shard = next(tmp_path.rglob("*.safetensors"))
+    damaged = bytearray(shard.read_bytes())
+    damaged[at] ^= 0x10
+    shard.write_bytes(damaged)
+    with pytest.raises(CheckpointRefused, match=shard.name):
+        saved.exported(tmp_path / "out")
 
 
 def test_names_of_one_parameter_are_one_tensor_in_the_file_for_torch(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def test_a_damaged_durable_step_is_gone_behind_after_starts_in_which_ranks_relie
     assert {each.resume_step for each in sim.all_of(a.StartRanks)[-2:]} == {None}  # type: ignore[union-attr]
     _prepare(sim, (newer, sound), (sound,))
     assert _run(sim).resume == sound
+    assert sim.job("j").durable_step == sound.step, "else copies of less than the damaged step would not do"
 
 
 def test_ranks_do_not_go_back_behind_a_durable_step_that_only_one_of_them_found(sim: Sim) -> None:

@@ -1,7 +1,7 @@
-"""A step is told once every rank has its copy, and at the latest when the next one ends."""
+"""A step is told once every rank has a copy of it or of a later one, and at the latest after a second."""
 
 from varuna_runtime.spec.manifest import LossRecord
-from varuna_runtime.worker.committing import Committing
+from varuna_runtime.worker.committing import LATEST_S, Committing
 from varuna_runtime.worker.link.memory import MemoryNetwork
 from varuna_runtime.worker.signals import Drain, StepDone
 
@@ -24,8 +24,10 @@ class Ranks:
         self.network = MemoryNetwork(world_size)
         self.copies = [Copies() for _ in range(world_size)]
         self.told: list[list[int]] = [[] for _ in range(world_size)]
+        self.now_s = 100.0
         self.ranks = [
-            Committing(self.network.link(r), world_size, copies) for r, copies in enumerate(self.copies)
+            Committing(self.network.link(r), world_size, copies, clock=lambda: self.now_s)
+            for r, copies in enumerate(self.copies)
         ]
 
     def end(self, step: int, *, keep: bool = True) -> None:
@@ -86,31 +88,66 @@ def test_rank_0_is_not_the_first_to_be_done() -> None:
     assert ranks.told == [[0], [0], [0]]
 
 
-def test_a_step_that_is_not_copied_is_told_at_once_after_the_one_before() -> None:
+def test_steps_of_which_no_copies_are_made_are_told_at_once() -> None:
     ranks = Ranks()
-    ranks.end(0)
+    ranks.end(0, keep=False)
     ranks.end(1, keep=False)
     assert ranks.told == [[0, 1]] * 3
 
 
-def test_what_is_said_of_a_step_too_late_does_not_count_for_the_next() -> None:
+def test_a_step_between_two_that_are_copied_waits_for_the_second() -> None:
+    ranks = Ranks()
+    ranks.end(0)
+    ranks.copy(0, 0, 1, 2)
+    ranks.end(1, keep=False)
+    ranks.look(1, 2)
+    ranks.look()
+    assert ranks.told == [[0]] * 3
+    ranks.end(2)
+    ranks.look()
+    assert ranks.told == [[0]] * 3
+    ranks.copy(2, 0, 1, 2)
+    ranks.look(1, 2)
+    ranks.look()
+    assert ranks.told == [[0, 1, 2]] * 3
+
+
+def test_no_step_waits_for_more_than_a_second() -> None:
+    ranks = Ranks()
+    ranks.end(0)
+    ranks.now_s += LATEST_S / 2
+    ranks.end(1, keep=False)
+    ranks.now_s += LATEST_S / 2
+    ranks.look()
+    assert ranks.told == [[0]] * 3
+    assert ranks.copies[0].num_released == 1
+    ranks.now_s += LATEST_S / 2
+    ranks.look()
+    assert ranks.told == [[0, 1]] * 3
+    ranks.end(2, keep=False)
+    assert ranks.told == [[0, 1, 2]] * 3, "copies have become rare"
+
+
+def test_what_is_said_of_a_step_does_not_count_for_the_next() -> None:
     ranks = Ranks()
     ranks.end(0)
     ranks.copy(0, 0, 1, 2)
     ranks.look(1, 2)
-    ranks.end_on(0, 1)
+    ranks.end(1)
     ranks.look(0)
-    assert ranks.told == [[0], [], []], "the copies were those of the step before"
-    ranks.end_on(1, 1)
-    ranks.end_on(2, 1)
-    ranks.look(1, 2)
-    assert ranks.copies[1].num_released == 0, "what is told is the step before"
+    assert ranks.told == [[], [], []], "the copies were those of the step before"
     ranks.copy(1, 0, 1, 2)
     ranks.look(1, 2)
-    assert ranks.told == [[0], [0], [0]]
-    ranks.look(0)
-    ranks.look(1, 2)
+    ranks.look()
     assert ranks.told == [[0, 1]] * 3
+
+
+def test_what_became_durable_is_told_without_copies() -> None:
+    ranks = Ranks()
+    ranks.end(0)
+    ranks.end(1)
+    assert ranks.ranks[1].tell_to(1)
+    assert ranks.told == [[], [0], []]
 
 
 def test_a_lone_rank_tells_a_step_once_it_is_copied() -> None:
@@ -139,20 +176,16 @@ def test_a_rank_that_ends_early_lets_its_copy_count_only_if_others_told_of_the_s
     assert ranks.told == [[0], [], []]
 
 
-def test_a_copy_counts_only_once_rank_0_told_the_step_though_another_rank_is_further() -> None:
+def test_a_copy_counts_only_once_rank_0_told_the_step_though_another_rank_has_told_it() -> None:
     ranks = Ranks()
     ranks.end(0)
-    ranks.end_on(1, 1, keep=False)
-    assert ranks.told == [[], [0, 1], []]
-    assert ranks.copies[1].num_released == 0
-    ranks.copy(0, 0, 1, 2)
-    ranks.look()
-    assert ranks.copies[1].num_released == 0
-    ranks.end_on(0, 1, keep=False)
-    assert ranks.told[0] == [0, 1]
+    assert ranks.ranks[1].tell_to(1)
     ranks.look(1)
-    assert ranks.copies[1].num_released == 1
-    assert ranks.told[1] == [0, 1]
+    assert (ranks.told[1], ranks.copies[1].num_released) == ([0], 0)
+    ranks.copy(0, 0, 1, 2)
+    ranks.look(1, 2)
+    ranks.look()
+    assert (ranks.told[1], ranks.copies[1].num_released) == ([0], 1)
 
 
 def test_the_last_step_is_told_and_its_copy_counts_at_the_end() -> None:
