@@ -77,7 +77,7 @@ def prune_(
     for line in checkpoint_view.pruned(keys, sizes):
         click.echo(line)
     freed = size(sum(sizes.get(key, 0) for key in keys))
-    click.echo(f"{freed} {'would be' if dry_run else 'are'} free; step {newest.step} is the newest")
+    click.echo(f"{freed} {'would be' if dry_run else 'were'} freed; step {newest.step} is the newest")
 
 
 def _newest_committed(place: Place) -> int:

@@ -124,7 +124,7 @@ def steps_text(job: JobStatus, now_s: float) -> str:
 
 def _durable(job: JobStatus, now_s: float) -> str:
     age = f", {seconds(now_s - job.durable_at)} old" if job.durable_at > 0 and not job.is_over else ""
-    return f"a checkpoint holds {job.durable_step}{age}"
+    return f"a checkpoint holds {job.durable_step}{age}" if job.durable_step else "no checkpoint holds any"
 
 
 def _recoverable(job: JobStatus) -> str:

@@ -20,8 +20,12 @@ def rank_failed(change: Change, job: Job, event: RankFailed) -> None:
         return
     first = event.first_rank if event.first_rank in run.ranks else event.rank
     where = run.plan.placement[first].node
-    message = f"rank {first} on {where}: {event.message or event.cause}"
-    change.announce(What.RANK_FAILED, f"{event.cause}: {message}", who=where, job=job, node=where)
+    message, blamed = f"rank {first} on {where}: {event.message or event.cause}", where
+    peer = event.peer_rank if event.cause is Cause.PEER_LOST else None
+    if peer is not None and peer in run.ranks:
+        blamed = run.plan.placement[peer].node
+        message = f"rank {peer} on {blamed} is gone, as seen from rank {first} on {where}"
+    change.announce(What.RANK_FAILED, f"{event.cause}: {message}", who=blamed, job=job, node=blamed)
     away = _away(change, job, run, where)
     if away and event.cause is not Cause.USER_ERROR:
         reason = f"PREEMPTED: {away} ({event.cause} of {message})"
