@@ -67,7 +67,10 @@ class Committing:
         `tell` is for the script, `then` for everybody else, after the copy counts: so what others know is
         not taken back by a script that takes its time.
         """
+        self.look()
         step, now_s = done.record.step + 1, self._clock()
+        if done.keep:
+            self._settle()
         self._untold.append(_Untold(step=step, ended_s=now_s, tell=tell, then=then))
         self.is_copied = done.keep
         if done.keep:
@@ -75,6 +78,16 @@ class Committing:
             self._is_open, self._has_said = True, False
         elif now_s - self._copied_s >= LATEST_S:
             self.tell_to(step)
+
+    def _settle(self) -> None:
+        """All ranks want another copy, so all of the last are made: rank 0 told that step, or does now."""
+        if not self._is_open:
+            return
+        if self._link.rank:
+            self._is_open = False
+            self._keeper.release()
+        else:
+            self.tell_to(self._copied_step)
 
     def look(self) -> bool:
         """Return whether a step was told because that may be by now."""

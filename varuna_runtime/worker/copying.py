@@ -20,6 +20,7 @@ class Copying:
         keeper: Keeper,
         *,
         is_held: bool = False,
+        before_vote: Callable[[], object] = lambda: None,
         on_kept: Callable[[int], None],
         clock: Callable[[], float],
     ) -> None:
@@ -28,7 +29,7 @@ class Copying:
         Copies that are held wait for a `release`; see `committing`. `on_kept` gets the first step of which
         every rank's copies are complete, once.
         """
-        self._is_held = is_held
+        self._is_held, self._before_vote = is_held, before_vote
         self._engine, self._keeper, self._on_kept, self._clock = engine, keeper, on_kept, clock
         self._first_step = engine.step
         self._first_state = engine.state() if engine.step else None  # until it is kept, or out of date
@@ -42,6 +43,7 @@ class Copying:
         """In a vote; after that of a step its tensors change, before all that it says has happened."""
         if not self._engine.is_evaluating:
             self._first_state = None
+        self._before_vote()
         return self._keeper.says
 
     def look(self) -> None:

@@ -230,7 +230,8 @@ class Keeper:
         """What to vote; a vault that was lost is looked for again first, now and then."""
         self._look_for_vault()
         with self._changed:
-            is_able, is_busy, kept = self.is_able, self._is_busy, self._kept_step
+            is_only_held = self._is_held and not self._is_copying and not self._buddies
+            is_able, is_busy, kept = self.is_able, self._is_busy and not is_only_held, self._kept_step
         return Keeping(
             wants=is_able and not is_busy and self._policy.is_due(self._clock()),
             kept=kept if is_able else -1,
@@ -282,11 +283,12 @@ class Keeper:
             self._kept_step = self._engine.step
 
     def begin(self, state: EngineState | None = None, *, is_held: bool = False) -> None:
-        """Copy the committed steps behind the training; no copy may be under way.
+        """Copy the committed steps behind the training; no copy may be under way, but one just released.
 
         `state` is what they came to, where the next step has begun. A copy that is held is none before
         `release`, and never if this process ends first.
         """
+        self._wait_sealed()
         if self._vault is None:
             return
         began_s = self._busy()  # a crowded machine makes no copy dearer
@@ -318,6 +320,12 @@ class Keeper:
                 self._policy.learnt(called_s + self._clock() - waiting_s)
 
         self._engine.before_change(wait)
+
+    def _wait_sealed(self) -> None:
+        """Wait for a copy that has no way to go but to be sealed: this node's vault answers, or is lost."""
+        with self._changed:
+            if not self._is_held and not self._buddies:
+                self._changed.wait_for(lambda: not self._is_busy)
 
     def wait_copied(self, timeout_s: float) -> bool:
         """Return whether no copy is being made on this node any more; buddies may be behind."""

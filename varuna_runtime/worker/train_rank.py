@@ -79,6 +79,7 @@ class TrainRank:
         self._saver: Saver
         self._copying: Copying
         self._committing: Committing
+        self._telling_s = 0.0  # of the step under way
         self._last_look: Callable[[], object] = lambda: None
 
     def prepare(self) -> worker_pb2.PrepareReply:
@@ -114,7 +115,12 @@ class TrainRank:
         self._mailbox.before_exit = self._wait_copied = partial(keeper.wait_copied, _LAST_COPY_S)
         self._committing = Committing(self._link, layout.world_size, keeper, clock=clock.now_s)
         self._copying = Copying(
-            self._engine, keeper, is_held=is_held, on_kept=self._tell_kept, clock=clock.now_s
+            self._engine,
+            keeper,
+            is_held=is_held,
+            before_vote=self._look_whether_told,
+            on_kept=self._tell_kept,
+            clock=clock.now_s,
         )
         self._link.attach(self._group.join(self._device, on_silence=self._progress.peer_silent))
         self._last_look = self._committing.last_look
@@ -197,19 +203,19 @@ class TrainRank:
             self._mailbox.before_exit()
 
     def _run_next(self) -> StepDone | EvaluationDone:
-        began_s = clock.now_s()
+        began_s, self._telling_s = clock.now_s(), 0.0
         self._progress.step_begins(self._engine.step)
         if self._order.rank == 0 and self._saver.is_due:
             self._engine.request(checkpoint=True)
         while not isinstance(signal := self._engine.advance(), StepDone | EvaluationDone):
             self._engine.request(drain=self._mailbox.drain_wish)
             self._copying.look()
-            began_s += self._look_whether_told()
+            self._look_whether_told()
             if isinstance(signal, Waiting):
                 self._link.wait()
             elif self._engine.is_evaluating:
                 self._progress.step_begins(self._engine.step)  # it may be long: each part counts by itself
-        took_s = clock.now_s() - began_s
+        took_s = clock.now_s() - began_s - self._telling_s
         self._progress.step_ends()
         if isinstance(signal, StepDone):
             step = worker_pb2.WorkerProgress(step=told_step(signal, took_s, self._engine.busy))
@@ -217,19 +223,19 @@ class TrainRank:
             self._committing.follow(
                 signal, partial(self._call_back, report), then=partial(self._progress.tell, step)
             )
+            self._engine.before_change(self._look_whether_told)  # after the copying is waited for
             self._copying.follow(signal)
         else:
             self._committing.tell_all()
             self._tell_evaluation(signal, took_s)
         return signal
 
-    def _look_whether_told(self) -> float:
-        """Return how long telling the step before took: the script's callbacks are no part of this one."""
+    def _look_whether_told(self) -> None:
+        """The script's callbacks, if any are called, are no part of this step."""
         looked_s = clock.now_s()
-        if not self._committing.look():
-            return 0.0
-        self._progress.step_begins(self._engine.step)
-        return clock.now_s() - looked_s
+        if self._committing.look():
+            self._progress.step_begins(self._engine.step)
+            self._telling_s += clock.now_s() - looked_s
 
     def _call_back(self, report: Report | None) -> None:
         if report is not None:

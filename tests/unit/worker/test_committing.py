@@ -134,8 +134,8 @@ def test_what_is_said_of_a_step_does_not_count_for_the_next() -> None:
     ranks.copy(0, 0, 1, 2)
     ranks.look(1, 2)
     ranks.end(1)
-    ranks.look(0)
-    assert ranks.told == [[], [], []], "the copies were those of the step before"
+    ranks.look()
+    assert ranks.told == [[0], [0], [0]], "the copies are those of the step before"
     ranks.copy(1, 0, 1, 2)
     ranks.look(1, 2)
     ranks.look()
@@ -145,9 +145,19 @@ def test_what_is_said_of_a_step_does_not_count_for_the_next() -> None:
 def test_what_became_durable_is_told_without_copies() -> None:
     ranks = Ranks()
     ranks.end(0)
-    ranks.end(1)
     assert ranks.ranks[1].tell_to(1)
     assert ranks.told == [[], [0], []]
+
+
+def test_a_step_that_all_copy_proves_that_all_copies_of_the_last_are_made() -> None:
+    ranks = Ranks()
+    ranks.end(0)
+    ranks.end_on(1, 1)
+    assert (ranks.told[1], ranks.copies[1].num_released) == ([], 1)
+    ranks.end_on(0, 1)
+    assert (ranks.told[0], ranks.copies[0].num_released) == ([0], 1)
+    ranks.look(1)
+    assert ranks.told[1] == [0]
 
 
 def test_a_lone_rank_tells_a_step_once_it_is_copied() -> None:

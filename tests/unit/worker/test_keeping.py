@@ -388,3 +388,31 @@ def test_a_release_is_of_the_copy_under_way_and_no_other() -> None:
     keeper.release()
     assert keeper.wait_done(60)
     assert keeper.keeps(1)
+
+
+def test_another_copy_is_wanted_while_the_last_one_waits_for_its_release_alone() -> None:
+    fleet, vault, made = fleet_of_one(), MemoryVault(), threading.Event()
+    keeper = keeper_of(fleet, 0, vault, on_made=made.set)
+    fleet.train(1)
+    keeper.begin(is_held=True)
+    assert made.wait(60)
+    assert keeper.says.wants
+    fleet.train(1)
+    keeper.release()
+    keeper.begin(is_held=True)
+    assert [copy.version.step for copy in vault.inventory()] == [1], "it was sealed first"
+    keeper.release()
+    assert keeper.wait_done(60)
+    assert sorted(copy.version.step for copy in vault.inventory()) == [1, 2]
+
+
+def test_no_other_copy_is_wanted_while_the_last_one_is_to_go_to_a_buddy() -> None:
+    fleet, made = fleet_of_one(), threading.Event()
+    keeper = keeper_of(fleet, 0, MemoryVault(), [MemoryVault()], on_made=made.set)
+    fleet.train(1)
+    keeper.begin(is_held=True)
+    assert made.wait(60)
+    assert not keeper.says.wants
+    keeper.release()
+    assert keeper.wait_done(60)
+    assert keeper.says.wants
