@@ -177,6 +177,8 @@ def on_durable(change: Change, event: StepDurable) -> None:
     if job is None or job.is_over or not 0 < event.generation <= job.generation:
         return
     before = job.durable_step
+    if event.step >= job.passed_over:
+        job = replace(job, passed_over=0)  # it was made anew, or is of no interest any more
     job = resuming.with_durable(change, job, event.step)
     if job.run is not None and job.run.number == event.generation > job.kept_generation:
         job = change.put_job(replace(job, kept_generation=event.generation, keep_by_s=None))

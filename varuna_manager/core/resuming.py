@@ -12,7 +12,9 @@ from varuna_runtime.spec.generation import Cause, GenerationKind
 
 def resume(change: Change, job: Job, run: Run) -> None:
     """Activate a TRAIN generation whose ranks are all prepared; without a common version it fails."""
-    job = with_durable(change, job, copies.durable_step(run.loadable))
+    found = copies.durable_step(run.loadable)
+    if found != job.passed_over:  # some ranks can read their part of it
+        job = with_durable(change, job, found)
     version = newest_common(run.loadable.values())
     if version is None:
         _failed(change, job, f"no state that every rank can load: {copies.offered(run.loadable)}")
@@ -47,7 +49,10 @@ def _without_passed_over(job: Job, run: Run, version: Version) -> Job:
         return job
     stored = ([v for v in offered if not v.generation] for offered in run.loadable.values())
     sound = newest_common(stored)
-    return job if sound is None else replace(job, durable_step=min(sound.step, job.durable_step or 0))
+    if sound is None:
+        return job
+    passed_over = job.durable_step or 0
+    return replace(job, durable_step=min(sound.step, passed_over), durable_s=None, passed_over=passed_over)
 
 
 def _has_seen_store(run: Run) -> bool:

@@ -199,6 +199,7 @@ class Job:
     morph_s: float | None = None  # how long its morphs took from then on until every rank trained; smoothed
     durable_step: int | None = None
     durable_s: float | None = None  # when that was heard
+    passed_over: int = 0  # a step that was durable, and behind which ranks had to go
     durable_announced_s: float = 0.0
     save_failed_s: float | None = None  # since when saves fail
     save_failed_announced_s: float = 0.0

@@ -99,17 +99,18 @@ class Committing:
 
     def tell_to(self, step: int) -> bool:
         """Tell what is untold up to a step, copied or not; return whether there was anything."""
-        told = [one for one in self._untold if one.step <= step]
+        told, others = [one for one in self._untold if one.step <= step], range(0)
         for one in told:
             one.tell()
             self._untold.popleft()
         if told and self._is_open and not self._link.rank and step >= self._copied_step:
             self._is_open = False
             self._keeper.release()
-            for rank in self._others:
-                self._link.send(rank, _TOLD, (torch.tensor(self._copied_step),))
+            others = self._others
         for one in told:
             one.then()
+        for rank in others:
+            self._link.send(rank, _TOLD, (torch.tensor(self._copied_step),))
         return bool(told)
 
     def finish(self) -> None:

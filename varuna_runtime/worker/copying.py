@@ -44,6 +44,7 @@ class Copying:
         if not self._engine.is_evaluating:
             self._first_state = None
         self._before_vote()
+        self._keeper.wait_sealed()
         return self._keeper.says
 
     def look(self) -> None:

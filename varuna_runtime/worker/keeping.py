@@ -217,6 +217,7 @@ class Keeper:
         self._is_busy = self._is_copying = False
         self._made_step = -1
         self._is_held = False  # the copy under way
+        self._is_sealing = False  # it was released when all bytes were there
         self._kept_step = -1
         self._whole_step = -1  # of which there are copies, too
 
@@ -231,6 +232,8 @@ class Keeper:
         self._look_for_vault()
         with self._changed:
             is_only_held = self._is_held and not self._is_copying and not self._buddies
+            # Rank 0 is the one to tell: its copy is whole before any rank lets go of the one before.
+            is_only_held = is_only_held and self._owner.rank > 0
             is_able, is_busy, kept = self.is_able, self._is_busy and not is_only_held, self._kept_step
         return Keeping(
             wants=is_able and not is_busy and self._policy.is_due(self._clock()),
@@ -248,6 +251,7 @@ class Keeper:
         """Let a copy that was begun as `held` count."""
         with self._changed:
             if self._is_held:
+                self._is_sealing = self._is_busy and not self._is_copying
                 self._is_held, self._is_copying = False, self._is_busy
                 self._changed.notify_all()
 
@@ -288,7 +292,7 @@ class Keeper:
         `state` is what they came to, where the next step has begun. A copy that is held is none before
         `release`, and never if this process ends first.
         """
-        self._wait_sealed()
+        self.wait_sealed()
         if self._vault is None:
             return
         began_s = self._busy()  # a crowded machine makes no copy dearer
@@ -301,7 +305,7 @@ class Keeper:
             assert not self._is_busy, "the last copy is under way"
             self._number += 1
             number = self._number
-            self._is_busy = self._is_copying = True
+            self._is_busy, self._is_copying, self._is_sealing = True, True, False
             self._is_held = is_held
         self._policy.begun(self._clock())
         record = self._record(places, state.trainer, state.segments)
@@ -321,11 +325,11 @@ class Keeper:
 
         self._engine.before_change(wait)
 
-    def _wait_sealed(self) -> None:
-        """Wait for a copy that has no way to go but to be sealed: this node's vault answers, or is lost."""
+    def wait_sealed(self) -> None:
+        """Wait for a copy that was released and has no way to go but into this node's vault: a moment."""
         with self._changed:
-            if not self._is_held and not self._buddies:
-                self._changed.wait_for(lambda: not self._is_busy)
+            if not self._buddies:
+                self._changed.wait_for(lambda: not self._is_busy or not self._is_sealing)
 
     def wait_copied(self, timeout_s: float) -> bool:
         """Return whether no copy is being made on this node any more; buddies may be behind."""
@@ -399,8 +403,7 @@ class Keeper:
     def _complete(self, number: int, buffer: Buffer, record: CopyRecord) -> None:
         """In the copying thread, once all bytes are there; what was given up meanwhile changes nothing."""
         step = record.copy.version.step
-        if self._is_held:
-            self._is_made(number, step)
+        self._is_made(number, step, is_held=True)
         with self._changed:
             self._changed.wait_for(lambda: not self._is_held or number != self._number)
             if number != self._number:
@@ -410,7 +413,10 @@ class Keeper:
         except _FAULTS as err:
             self._give_up(err, number)
             return
-        self._is_made(number, step)
+        except Exception as err:  # the thread's boundary: else others would wait for this copy for ever
+            self._give_up(VaultLost(f"{type(err).__name__}: {err}"), number)
+            return
+        self._is_made(number, step, is_held=False)
         is_whole = self._hand_out(record, buffer.memory[: record.copy.num_bytes])
         with self._changed:
             if number == self._number:
@@ -418,11 +424,13 @@ class Keeper:
                 self._is_busy = False
                 self._changed.notify_all()
 
-    def _is_made(self, number: int, step: int) -> None:
+    def _is_made(self, number: int, step: int, *, is_held: bool) -> None:
+        """All bytes are there; with `is_held` only if the copy is."""
         with self._changed:
-            if number == self._number:
-                self._made_step, self._is_copying = step, False
-                self._changed.notify_all()
+            if number != self._number or is_held is not self._is_held:
+                return
+            self._made_step, self._is_copying = step, False
+            self._changed.notify_all()
         self._on_made()
 
     def _hand_out(self, record: CopyRecord, memory: memoryview) -> bool:

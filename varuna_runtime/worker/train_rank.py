@@ -239,6 +239,7 @@ class TrainRank:
 
     def _call_back(self, report: Report | None) -> None:
         if report is not None:
+            self._progress.step_ends()  # they may take long
             self._callbacks.tell(report)
 
     def _tell_evaluation(self, done: EvaluationDone, took_s: float) -> None:

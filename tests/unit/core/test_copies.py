@@ -103,6 +103,22 @@ def test_a_damaged_durable_step_is_gone_behind_after_starts_in_which_ranks_relie
     assert sim.job("j").durable_step == sound.step, "else copies of less than the damaged step would not do"
 
 
+def test_a_step_that_ranks_went_behind_is_durable_again_only_once_it_is_made_anew(sim: Sim) -> None:
+    damaged = Version(step=8, generation=0)
+    _starting(sim, (damaged, STORE), (STORE,))
+    while _run(sim).resume != STORE:
+        sim.pass_time(10.0)
+        _prepare(sim, (damaged, STORE), (STORE,))
+    assert (sim.job("j").durable_step, sim.job("j").passed_over) == (STORE.step, damaged.step)
+    for _ in range(3):
+        sim.fail("j", 0, Cause.WORKER_CRASH)
+        sim.pass_time(10.0)
+        _prepare(sim, (damaged, STORE), (STORE,))
+        assert _run(sim).resume == STORE, "not one start fails for it again"
+        assert sim.job("j").durable_step == STORE.step
+    assert sim.job("j").failures[Cause.WORKER_CRASH] >= 3, "and it is no progress"
+
+
 def test_ranks_do_not_go_back_behind_a_durable_step_that_only_one_of_them_found(sim: Sim) -> None:
     """Whoever told of it was lost with its node; the other rank saw copies, and did not look."""
     older = Version(step=2, generation=0)

@@ -390,20 +390,38 @@ def test_a_release_is_of_the_copy_under_way_and_no_other() -> None:
     assert keeper.keeps(1)
 
 
-def test_another_copy_is_wanted_while_the_last_one_waits_for_its_release_alone() -> None:
-    fleet, vault, made = fleet_of_one(), MemoryVault(), threading.Event()
-    keeper = keeper_of(fleet, 0, vault, on_made=made.set)
+@pytest.mark.parametrize(("rank", "wants"), [(0, False), (1, True)])
+def test_another_copy_is_wanted_while_the_last_one_waits_for_the_word_of_rank_0_alone(
+    rank: int, wants: bool
+) -> None:
+    fleet, vault, made = Fleet(toys.mlp_training(), "1x2"), MemoryVault(), threading.Event()
+    keeper = keeper_of(fleet, rank, vault, on_made=made.set)
     fleet.train(1)
     keeper.begin(is_held=True)
     assert made.wait(60)
-    assert keeper.says.wants
+    assert keeper.says.wants is wants
     fleet.train(1)
     keeper.release()
+    keeper.wait_sealed()
+    assert keeper.says.wants
     keeper.begin(is_held=True)
     assert [copy.version.step for copy in vault.inventory()] == [1], "it was sealed first"
     keeper.release()
     assert keeper.wait_done(60)
     assert sorted(copy.version.step for copy in vault.inventory()) == [1, 2]
+
+
+def test_a_vault_that_answers_nonsense_is_given_up_without_a_hang() -> None:
+    fleet, vault = fleet_of_one(), MemoryVault()
+    keeper = keeper_of(fleet, 0, vault)
+    fleet.train(1)
+    keeper.begin(is_held=True)
+    for buffer in vault._buffers:
+        buffer.seal = lambda record: {}["nonsense"]  # type: ignore[method-assign]
+    keeper.release()
+    keeper.wait_sealed()
+    assert keeper.wait_done(60)
+    assert not keeper.is_able
 
 
 def test_no_other_copy_is_wanted_while_the_last_one_is_to_go_to_a_buddy() -> None:
