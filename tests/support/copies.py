@@ -8,9 +8,10 @@ from torch import Tensor
 from tests.support.fleet import Fleet, Snapshot
 from varuna_runtime.spec.copies import CopiedTensor, Copy, CopyRecord
 from varuna_runtime.spec.errors import CopyGone, VaultLost, VaultRefused
+from varuna_runtime.worker.buddies import Line
 from varuna_runtime.worker.copy_layout import tensor_over
 from varuna_runtime.worker.copying import Copying
-from varuna_runtime.worker.keeping import Keeper, Line, Owner
+from varuna_runtime.worker.keeping import Keeper, Owner
 from varuna_runtime.worker.tiers import Copies, Donor
 
 JOB = "j"

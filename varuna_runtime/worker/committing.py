@@ -109,8 +109,9 @@ class Committing:
             others = self._others
         for one in told:
             one.then()
-        for rank in others:
-            self._link.send(rank, _TOLD, (torch.tensor(self._copied_step),))
+        with suppress(PeerLost, PeerFailed):  # the next poll tells; what the caller has to say is said first
+            for rank in others:
+                self._link.send(rank, _TOLD, (torch.tensor(self._copied_step),))
         return bool(told)
 
     def finish(self) -> None:

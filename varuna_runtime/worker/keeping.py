@@ -16,45 +16,15 @@ from varuna_runtime.checkpoint.staging import stage
 from varuna_runtime.spec.copies import CopiedTensor, Copy, CopyRecord, Version
 from varuna_runtime.spec.errors import VarunaError, VaultLost, VaultRefused
 from varuna_runtime.spec.manifest import TrainerState
+from varuna_runtime.worker.buddies import FAULTS, RETRY_S, Line
 from varuna_runtime.worker.copy_layout import arranged, size_of, tensor_over
 from varuna_runtime.worker.engine import EngineState, Keeping
+from varuna_runtime.worker.keep_policy import KeepPolicy
 from varuna_runtime.worker.signals import Drain
 
-STALL_SHARE = 0.03  # of the time may be spent waiting for copies
-_SMOOTHING = 0.25
-_FIRST_USES = 2  # of each buffer: new memory is slow once
-RETRY_S = 3.0  # before a buddy that failed, or a vault that was lost, is tried again
 _LONGEST_PAUSE_S = 300.0
 _HOLD_S = 3.0  # so long no other copy is begun for a buddy that has just failed
 _HOLD_PAUSES_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.0)
-_FAULTS = (VaultLost, VaultRefused)
-
-
-@dataclass(slots=True, kw_only=True)
-class KeepPolicy:
-    """When this rank wants another copy: at every step while they cost little."""
-
-    last_s: float
-    wait_s: float = 0.0
-    stall_s: float = 0.0  # of a copy, smoothed
-    num_learnt: int = 0
-
-    def is_due(self, now_s: float) -> bool:
-        """Return whether waiting for one more copy stays within its share of the time."""
-        return now_s - self.last_s >= self.wait_s
-
-    def begun(self, now_s: float) -> None:
-        """A copy began."""
-        self.last_s = now_s
-
-    def learnt(self, stall_s: float) -> None:
-        """Training stood still for so long because of a copy."""
-        self.num_learnt += 1
-        if self.num_learnt <= _FIRST_USES:
-            return
-        is_first = self.num_learnt == _FIRST_USES + 1
-        self.stall_s = stall_s if is_first else self.stall_s + _SMOOTHING * (stall_s - self.stall_s)
-        self.wait_s = self.stall_s / STALL_SHARE
 
 
 class Buffer(Protocol):
@@ -81,65 +51,6 @@ class OwnMemory(Protocol):
     def retire(self, before_generation: int) -> None:
         """Drop copies of older generations."""
         ...
-
-
-class Buddy(Protocol):
-    """A connection to another node's vault; see `vault.client.RemoteVault`."""
-
-    def store(self, record: CopyRecord, memory: memoryview) -> None:
-        """Have it keep a copy; VaultLost, VaultRefused."""
-        ...
-
-    def close(self) -> None:
-        """End the connection."""
-        ...
-
-
-class Line:
-    """The way to one buddy: kept open, opened anew after a while when it failed."""
-
-    def __init__(self, name: str, connect: Callable[[], Buddy], clock: Callable[[], float]) -> None:
-        self._name = name
-        self._connect = connect
-        self._clock = clock
-        self._buddy: Buddy | None = None
-        self._not_before_s = 0.0
-        self._is_failing = False
-        self.is_refused = False  # its last answer was a no
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether the buddy did not keep the last copy."""
-        return self._is_failing
-
-    def store(self, record: CopyRecord, memory: memoryview) -> bool:
-        """Return whether the buddy keeps the copy."""
-        if self._is_failing and self._clock() < self._not_before_s:
-            return False
-        try:
-            if self._buddy is None:
-                self._buddy = self._connect()
-            self._buddy.store(record, memory)
-        except _FAULTS as err:
-            self._fail(err)
-            return False
-        if self._is_failing:
-            print(f"varuna: node {self._name} keeps copies again", flush=True)  # noqa: T201
-        self._is_failing = False
-        return True
-
-    def try_at_once(self) -> None:
-        """Do not wait any longer after a failure."""
-        self._not_before_s = 0.0
-
-    def _fail(self, err: VarunaError) -> None:
-        if not self._is_failing:
-            print(f"varuna: node {self._name} keeps no copies: {err}", flush=True)  # noqa: T201
-        if self._buddy is not None:
-            self._buddy.close()
-        self._buddy, self._is_failing = None, True
-        self.is_refused = isinstance(err, VaultRefused)
-        self._not_before_s = self._clock() + RETRY_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +259,7 @@ class Keeper:
             return
         try:
             vault.retire(self._owner.generation)
-        except _FAULTS as err:
+        except FAULTS as err:
             self._give_up(err)
             return
         with self._changed:
@@ -368,7 +279,7 @@ class Keeper:
                 self._targets.clear()
             self._spare.append(self._spare.pop(0))
             self._spare[-1].begin()
-        except _FAULTS as err:
+        except FAULTS as err:
             self._give_up(err)
             return None
         return self._spare[-1]
@@ -410,7 +321,7 @@ class Keeper:
                 return
         try:
             buffer.seal(record)
-        except _FAULTS as err:
+        except FAULTS as err:
             self._give_up(err, number)
             return
         except Exception as err:  # the thread's boundary: else others would wait for this copy for ever

@@ -7,8 +7,9 @@ from varuna_runtime.spec.copies import Vault
 from varuna_runtime.spec.errors import VaultLost
 from varuna_runtime.vault.client import LocalVault, RemoteVault
 from varuna_runtime.worker import clock
+from varuna_runtime.worker.buddies import Line
 from varuna_runtime.worker.engine import RankEngine
-from varuna_runtime.worker.keeping import Keeper, Line, Owner
+from varuna_runtime.worker.keeping import Keeper, Owner
 from varuna_runtime.worker.ranks import RankOrder
 from varuna_runtime.worker.starting import LOOK_AGAIN_S, LOOK_S
 from varuna_runtime.worker.tiers import Copies, OtherVault, OwnVault

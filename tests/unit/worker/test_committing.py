@@ -1,5 +1,8 @@
 """A step is told once every rank has a copy of it or of a later one, and at the latest after a second."""
 
+import pytest
+
+from varuna_runtime.spec.errors import PeerLost
 from varuna_runtime.spec.manifest import LossRecord
 from varuna_runtime.worker.committing import LATEST_S, Committing
 from varuna_runtime.worker.link.memory import MemoryNetwork
@@ -223,3 +226,15 @@ def test_a_lost_peer_does_not_keep_a_rank_from_ending() -> None:
     ranks.network.lose(0)
     ranks.ranks[1].last_look()
     assert ranks.copies[1].num_released == 0
+
+
+def test_a_peer_that_was_lost_takes_no_word_of_a_step_away_and_is_heard_of_later() -> None:
+    ranks = Ranks()
+    ranks.end(0)
+    ranks.network.lose(1)
+    assert ranks.ranks[0].tell_to(1)
+    assert (ranks.told[0], ranks.copies[0].num_released) == ([0], 1)
+    ranks.end_on(0, 1)
+    ranks.copy(1, 0)
+    with pytest.raises(PeerLost):
+        ranks.look(0)

@@ -6,9 +6,10 @@ import pytest
 from tests.support import toys
 from tests.support.copies import Clock, KeptFleet, MemoryVault, keeper_of
 from tests.support.fleet import Fleet
+from varuna_runtime.worker.buddies import RETRY_S, Line
 from varuna_runtime.worker.copying import FIRST_AFTER_S
 from varuna_runtime.worker.engine import Keeping
-from varuna_runtime.worker.keeping import RETRY_S, KeepPolicy, Line
+from varuna_runtime.worker.keep_policy import KeepPolicy
 from varuna_runtime.worker.signals import Drain, StepDone, Waiting
 
 
